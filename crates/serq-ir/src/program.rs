@@ -1,0 +1,662 @@
+//! The types of a linked program.
+//!
+//! Families and members: a `pool kv[4]` is one [`Pool`] with `size: Some(4)`; the
+//! kernel gives its members consecutive numbers. A reference names a family and,
+//! where the text has an index, the expression of that index.
+//!
+//! Names stay for reports and messages only; nothing looks them up.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::json::Number;
+
+/// The version this crate writes and reads.
+pub const IR_VERSION: u32 = 1;
+
+/// Most members one family of pools or stages may have.
+pub const MEMBERS_MAX: u32 = 65_536;
+/// Most terms one aggregate writes out (nested aggregates: the product).
+pub const AGGREGATE_TERMS_MAX: u64 = 4_096;
+/// Deepest nesting of expressions or statements.
+pub const DEPTH_MAX: usize = 200;
+
+/// A whole linked program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// [`IR_VERSION`] of the writer.
+    pub ir_version: u32,
+    /// The program's name: the file's stem.
+    pub name: String,
+    /// The `let`s with their folded values, in text order (for messages and `check --json`).
+    pub constants: Vec<Constant>,
+    /// Every attribute a session carries. The first are [`BuiltIn`], in its order.
+    pub attributes: Vec<Attribute>,
+    /// Pool families in declaration order.
+    pub pools: Vec<Pool>,
+    /// Stage families in declaration order.
+    pub stages: Vec<Stage>,
+    /// How flows over several stages divide them; present iff some run names several stages.
+    pub share: Option<SharePolicy>,
+    /// Arrivals and what a session brings.
+    pub workload: Workload,
+    /// What a session does.
+    pub session: Block,
+    /// Names of the observations, in order of first appearance in the text.
+    pub observes: Vec<String>,
+    /// Time-averaged functions of the state.
+    pub gauges: Vec<Gauge>,
+    /// Horizon, warm-up, seed, arrivals.
+    pub run: Run,
+}
+
+/// A `let` and its value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Constant {
+    /// As written.
+    pub name: String,
+    /// Folded.
+    pub value: Number,
+}
+
+/// One attribute of every session, initially 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Attribute {
+    /// `K`, or `D.first` for an attribute of a queue.
+    pub name: String,
+    /// What a scheduler can't know (workload's `hidden`).
+    pub hidden: bool,
+}
+
+/// The attributes every program has, at these indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum BuiltIn {
+    /// Arrival number, from 0.
+    Serial = 0,
+    /// Turns begun.
+    TurnNo = 1,
+    /// Largest prefix the latest admission found.
+    Cached = 2,
+    /// Position at the preemption of the hold being executed again.
+    Computed = 3,
+    /// Trace: new tokens of this turn.
+    New = 4,
+    /// Trace: output tokens.
+    Out = 5,
+    /// Trace: think time.
+    Think = 6,
+    /// Trace: 1 while there are further turns.
+    More = 7,
+    /// Trace: the sixth column.
+    Forced = 8,
+}
+
+impl BuiltIn {
+    /// Names in index order.
+    pub const NAMES: [&str; 9] = [
+        "serial", "turn_no", "cached", "computed", "new", "out", "think", "more", "forced",
+    ];
+}
+
+/// Where in the text a statement or declaration stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Index in the source map (0: the program's own file; `use`d files follow).
+    pub file: u32,
+    /// From 1; 0 when unknown.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+/// A pool family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// `kv`, or `D.kv` inside queue `D`.
+    pub name: String,
+    /// Members; `None` for a scalar.
+    pub size: Option<u32>,
+    /// Units; may be infinite.
+    pub cap: Number,
+    /// Granularity of allocation, caching and eviction; `None` for exact units.
+    pub block: Option<Number>,
+    /// Which cache entry goes first.
+    pub evict: Evict,
+    /// What a growth does that does not fit.
+    pub preempt: Preempt,
+    /// Who is served first.
+    pub order: Order,
+    /// The step stage family that serves the queue (member k by member k, or a scalar for all).
+    pub via: Option<u32>,
+    /// Where evicted pieces go.
+    pub spill: Option<Spill>,
+}
+
+/// Eviction order. Smallest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Evict {
+    /// The entry released longest ago.
+    Lru,
+    /// The smallest key tuple (moment Evict).
+    By(Vec<Expr>),
+}
+
+/// Preemption rule of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Preempt {
+    /// The growth waits.
+    None,
+    /// The candidate admitted last.
+    Lifo,
+    /// The smallest key tuple (moment Preempt).
+    By(Vec<Expr>),
+}
+
+/// Queue order of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Joining order.
+    Fifo,
+    /// Smallest key tuple (moment Admit and `waited`), ties in joining order.
+    By(Vec<Expr>),
+}
+
+/// `spill T via L (work) when (condition)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spill {
+    /// Target pool (member k of a family pairs with member k, or the index given).
+    pub pool: PoolRef,
+    /// Stage the writing job runs on.
+    pub stage: StageRef,
+    /// The job's work (moment Evict).
+    pub work: Expr,
+    /// Non-zero: this piece is spilled (moment Evict).
+    pub when: Expr,
+}
+
+/// A stage family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// `tool`, `P` (a queue's engine), `P.nic`, `D.nic.latency`.
+    pub name: String,
+    /// Members; `None` for a scalar.
+    pub size: Option<u32>,
+    /// How it serves.
+    pub kind: StageKind,
+    /// Named in some run over several stages: every job on it is a flow.
+    pub shared: bool,
+}
+
+/// Service discipline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum StageKind {
+    /// Arrival order, this many servers.
+    Fifo {
+        /// At least 1.
+        servers: u32,
+    },
+    /// Processor sharing at total rate `rate` (moment Ps).
+    Ps {
+        /// φ; of a shared stage always a number.
+        rate: Expr,
+    },
+    /// Every job alone at rate 1.
+    Delay,
+    /// An engine that iterates.
+    Step(Box<Step>),
+}
+
+/// A step stage's options.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Tokens an iteration may schedule (moment Budget); `inf` when not given.
+    pub budget: Expr,
+    /// Prefill tokens a resident may get per iteration (moment Budget); 0: no cap.
+    pub chunk: Expr,
+    /// Duration of an iteration (moment Step).
+    pub cost: Expr,
+    /// The pool family whose allocations `kv_decode` and `kv_prefill` count.
+    pub memory: Option<u32>,
+    /// Who is served first.
+    pub serve: Serve,
+}
+
+/// Serve rule of a step stage. `decode first` is written as `by (decoding ? 0 : 1)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Serve {
+    /// `serve exclusive prefill`.
+    pub exclusive_prefill: bool,
+    /// Leaves out residents for which it is 0 (moment Serve).
+    pub only: Option<Expr>,
+    /// Smallest tuple first, stable on admission order (moment Serve); empty: admission order.
+    pub by: Vec<Expr>,
+}
+
+/// `share maxmin` or `share bottleneck`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SharePolicy {
+    /// Progressive filling.
+    Maxmin,
+    /// Least of capacity / flows over the flow's stages.
+    Bottleneck,
+}
+
+/// Arrivals and what sessions bring.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Arrival law.
+    pub arrive: Arrive,
+    /// Turns from a file.
+    pub trace: Option<Trace>,
+    /// Runs at arrival: `set` and `observe` only.
+    pub init: Block,
+    /// Runs at every `turn;` after the trace values: `set` and `observe` only.
+    pub turn: Block,
+}
+
+/// Arrival law.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrive {
+    /// Nobody.
+    None,
+    /// First at 0, then exponential gaps of mean 1/rate.
+    Poisson(Number),
+    /// First after one gap; constants and draws only.
+    Renewal(Expr),
+    /// This many at 0, a new one whenever one ends.
+    Closed(u32),
+    /// This many at 0.
+    Batch(u32),
+}
+
+/// `trace "file" [ordered];`. The binary reads the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// As written, relative to the program's file.
+    pub path: String,
+    /// Session k replays trace session k mod count; otherwise a random one.
+    pub ordered: bool,
+}
+
+/// Statements in order.
+pub type Block = Vec<Stmt>;
+
+/// A statement and where it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stmt {
+    /// In the text, for messages.
+    pub at: Place,
+    /// What it does.
+    #[serde(rename = "do")]
+    pub kind: StmtKind,
+}
+
+/// What a statement does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum StmtKind {
+    /// Assign an attribute.
+    Set {
+        /// Index into [`Program::attributes`].
+        attribute: u32,
+        /// Its new value.
+        value: Expr,
+    },
+    /// One sample.
+    Observe {
+        /// Index into [`Program::observes`].
+        observe: u32,
+        /// The sample.
+        value: Expr,
+    },
+    /// turn_no += 1, trace values, the workload's turn block.
+    Turn,
+    /// The session is over.
+    End,
+    /// Wait for units of one or more pools, run the body inside.
+    Hold(Box<Hold>),
+    /// Add units to the innermost hold on the pool.
+    Grow {
+        /// Which.
+        pool: PoolRef,
+        /// How many, rounded up to blocks by the kernel.
+        units: Expr,
+    },
+    /// The innermost hold's position advances.
+    Load {
+        /// Which pool.
+        pool: PoolRef,
+        /// By how much.
+        units: Expr,
+    },
+    /// Forget the session's cached entry.
+    Drop {
+        /// Where.
+        pool: PoolRef,
+    },
+    /// End the innermost enclosing hold's share, else the oldest lease, else nothing.
+    Release {
+        /// Of which pool.
+        pool: PoolRef,
+    },
+    /// Work on a stage, or one flow over several.
+    Run(Box<RunStmt>),
+    /// Two ways.
+    Branch {
+        /// 1 or 0; with `chance`, the probability of `then`.
+        test: Expr,
+        /// `branch with`.
+        chance: bool,
+        /// When 1.
+        then: Block,
+        /// When 0.
+        otherwise: Block,
+    },
+    /// For ever, until `end`.
+    Loop {
+        /// Repeated.
+        body: Block,
+    },
+    /// attribute := the candidate in 0 … count-1 with the least key tuple.
+    Choose {
+        /// Holds the candidate while keys are read, and the choice after.
+        attribute: u32,
+        /// How many candidates.
+        count: Expr,
+        /// Compared in order.
+        keys: Vec<Expr>,
+    },
+}
+
+/// A hold: header, body, what happens at its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// At least one; the first pool's queue is joined.
+    pub grabs: Vec<Grab>,
+    /// Bound on the consumed prefix (moment Admit).
+    pub reuse: Option<Expr>,
+    /// Runs inside. Where the text's body reads an `at admission` name, it starts with its `set`.
+    pub body: Block,
+    /// How many units stay cached (read at the end).
+    pub cache: Option<Expr>,
+    /// The pool whose allocation outlives the scope.
+    pub lease: Option<Lease>,
+}
+
+/// One pool of a hold's header (moment Admit).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Grab {
+    /// Which pool.
+    pub pool: PoolRef,
+    /// The allocation.
+    pub units: Expr,
+    /// The room that must be there; `None`: the units.
+    pub reserve: Option<Expr>,
+}
+
+/// `lease P (t)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// Index into the hold's `grabs`.
+    pub grab: u32,
+    /// How long, in clock units; may be infinite.
+    pub time: Expr,
+}
+
+/// Work on one stage, or a flow over several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunStmt {
+    /// One, or several shared `ps` stages.
+    pub stages: Vec<StageRef>,
+    /// On step stages, and only there.
+    pub mode: Option<Mode>,
+    /// Units of the stage.
+    pub work: Expr,
+    /// The pool whose innermost hold grows with the tokens.
+    pub growing: Option<PoolRef>,
+}
+
+/// What tokens on a step stage are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Prompt tokens: as many an iteration as budget and chunk allow.
+    Prefill,
+    /// One token an iteration.
+    Decode,
+}
+
+/// A pool family and the member meant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolRef {
+    /// Index into [`Program::pools`].
+    pub pool: u32,
+    /// `None`: the only member (in a pool's own clauses: the member that corresponds).
+    pub member: Option<Box<Expr>>,
+}
+
+/// A stage family and the member meant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StageRef {
+    /// Index into [`Program::stages`].
+    pub stage: u32,
+    /// `None`: the only member (in a pool's own clauses: the member that corresponds).
+    pub member: Option<Box<Expr>>,
+}
+
+/// A time-averaged function of the state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gauge {
+    /// As written.
+    pub name: String,
+    /// Reads pools and stages with constant indices only (moment Gauge).
+    pub value: Expr,
+}
+
+/// The run's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Positive, finite.
+    pub horizon: Number,
+    /// At least 0, below the horizon.
+    pub warmup: Number,
+    /// Default 1.
+    pub seed: u64,
+    /// Arrivals stop after this many and the run ends when the last session has.
+    pub arrivals: Option<u64>,
+}
+
+/// An expression. All values are doubles; truth is 1 and 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Expr {
+    /// A constant, possibly infinite.
+    Number(Number),
+    /// The session's attribute.
+    Attribute(u32),
+    /// What is readable at this moment only.
+    Context(Context),
+    /// The variable of the enclosing aggregate, counted from the innermost (0).
+    Variable(u32),
+    /// `-x` or `!x`.
+    Unary(Unary, Box<Expr>),
+    /// `a op b`; `&&` and `||` evaluate only what they need.
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    /// `c ? a : b`.
+    If(Box<Expr>, Box<Expr>, Box<Expr>),
+    /// A function of numbers.
+    Call(Function, Vec<Expr>),
+    /// `used(kv[j])` and its like.
+    Pool(PoolFigure, PoolRef),
+    /// `work(P[i])` and its like.
+    Stage(StageFigure, StageRef),
+    /// `price(s, h, d)`.
+    Price(StageRef, Box<Expr>, Box<Expr>),
+    /// `~law(arguments)`.
+    Draw(Law, Vec<Expr>),
+    /// `max k in n (body)`, as if written out with k = 0 … n-1, folded from the left.
+    Aggregate {
+        /// How terms combine.
+        fold: Fold,
+        /// At least 1.
+        count: u32,
+        /// Reads `Variable(0)`.
+        body: Box<Expr>,
+    },
+}
+
+/// Variables that exist at certain moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+#[allow(missing_docs, reason = "docs/language.md has the table")]
+pub enum Context {
+    Now,
+    Waited,
+    Size,
+    Age,
+    Last,
+    Waiting,
+    Admission,
+    Position,
+    Decoding,
+    Present,
+    Residents,
+    Decoders,
+    KvDecode,
+    KvPrefill,
+    Remaining,
+    Tokens,
+    Prefilled,
+    Attention,
+}
+
+/// Unary operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Unary {
+    Negate,
+    Not,
+}
+
+/// Binary operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Power,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
+    And,
+    Or,
+}
+
+/// Functions of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Function {
+    Min,
+    Max,
+    Abs,
+    Floor,
+    Ceil,
+    Sqrt,
+    Exp,
+    Ln,
+}
+
+/// What can be read of a pool. `free(p)` is cap - used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolFigure {
+    /// Allocated units.
+    Used,
+    /// cap - used.
+    Free,
+    /// Holds and leases.
+    Holders,
+    /// Sessions waiting in its own queue.
+    Queued,
+    /// Units of this session's entry.
+    Cachedin,
+}
+
+/// What can be read of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StageFigure {
+    /// Jobs waiting or served.
+    Queue,
+    /// Jobs in service; on a step stage those of the running iteration.
+    Busy,
+    /// Unfinished work.
+    Work,
+    /// Tokens the iteration being planned has left, else what a fresh plan would leave.
+    BudgetLeft,
+    /// 1 / mean gap between job starts (EWMA 0.01).
+    EstLambda,
+    /// That times the mean service, at most 0.99.
+    EstRho,
+    /// Mean wait.
+    EstWait,
+}
+
+/// Laws of draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Law {
+    Exp,
+    Det,
+    Uniform,
+    Erlang,
+    H2,
+    Bernoulli,
+}
+
+/// How an aggregate's terms combine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Fold {
+    Min,
+    Max,
+    Sum,
+}

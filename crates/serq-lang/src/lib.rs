@@ -1,0 +1,12 @@
+//! Text to IR: lexer, parser, resolver, linker, lints, diagnostics, formatter.
+//!
+//! ```text
+//!   text ─lexer─▶ tokens ─parser─▶ ast ─link (resolve, queue, lint)─▶ ir::Program
+//! ```
+//!
+//! Every arrow returns a value and diagnostics; none of them fails, and none opens
+//! a file: the input is a [`source::SourceMap`] somebody filled.
+
+pub mod ast;
+pub mod diagnostic;
+pub mod source;
