@@ -1,1 +1,7 @@
-//! placeholder
+//! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
+
+pub mod report;
+pub mod simulation;
+pub mod trace;
+
+pub use simulation::{Options, Outcome, RunError, Sample, simulate};
