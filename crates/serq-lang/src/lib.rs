@@ -9,4 +9,10 @@
 
 pub mod ast;
 pub mod diagnostic;
+pub mod explain;
+pub mod lexer;
+pub(crate) mod nearest;
+pub mod parser;
 pub mod source;
+
+pub use parser::{parse, parse_expr};
