@@ -1,7 +1,11 @@
 //! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
 
+mod draws;
+mod event;
+mod observe;
 pub mod report;
 pub mod simulation;
+mod statistics;
 pub mod trace;
 
 pub use simulation::{Options, Outcome, RunError, Sample, simulate};
