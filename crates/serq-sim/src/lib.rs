@@ -4,6 +4,7 @@ mod draws;
 mod event;
 mod observe;
 pub mod report;
+mod samples;
 pub mod simulation;
 mod statistics;
 pub mod trace;
