@@ -312,7 +312,10 @@ impl Parser<'_> {
             return Err(Stop);
         }
         if self.kind() == TokenKind::Semicolon {
-            self.layout.idle.push(self.at);
+            // Behind a clause it reads as the end of the statement, behind the block as noise.
+            if cache.is_none() && lease.is_none() {
+                self.layout.idle.push(self.at);
+            }
             self.advance();
         }
         Ok(StmtKind::Hold(Box::new(Hold {
