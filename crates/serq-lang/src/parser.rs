@@ -470,7 +470,7 @@ impl<'a> Parser<'a> {
         let Some(word) = self.word() else {
             return self.unexpected(&format!("{what}: {}", list(words)));
         };
-        let message = format!("unknown {what} `{}`", lexer::shorten(word));
+        let message = format!("`{}` is no {what}", lexer::shorten(word));
         // The code is written out for the test that looks for codes.
         let mut diagnostic = match code {
             "unknown-kind" => Diagnostic::error("unknown-kind", self.token().span, message),
