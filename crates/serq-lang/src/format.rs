@@ -391,15 +391,11 @@ impl<'a> Formatter<'a> {
     /// Breaks the line where it may be broken: where least belongs together, then as late
     /// as possible.
     fn go_back(&mut self) -> Option<usize> {
-        let fewest = self
-            .chances
-            .iter()
-            .map(|chance| chance.state.open.len())
-            .min()?;
+        let loosest = self.chances.iter().map(|one| self.tightness(one)).min()?;
         let last = self
             .chances
             .iter()
-            .rposition(|chance| chance.state.open.len() == fewest)?;
+            .rposition(|one| self.tightness(one) == loosest)?;
         let chance = self.chances.swap_remove(last);
         self.chances.clear();
         self.forced.insert(chance.piece);
