@@ -3,7 +3,8 @@
 //! The clause an expression stands in comes along, so what may not be read there is
 //! said where it is written. Constant parts are folded.
 
-use serq_ir::{self as ir, Binary, BuiltIn, Function, Law, Number, PoolFigure, StageFigure};
+use serq_ir::json::Number;
+use serq_ir::{self as ir, Binary, BuiltIn, Function, Law, PoolFigure, StageFigure};
 
 use crate::ast::{self, ExprKind};
 use crate::fold;
