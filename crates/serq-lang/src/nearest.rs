@@ -11,10 +11,10 @@ pub(crate) fn nearest<'a>(
 ) -> Option<&'a str> {
     // A longer word is no misspelling of anything, and the cost is quadratic.
     const CHARACTERS_MAX: usize = 64;
-    let word: Vec<char> = word.to_lowercase().chars().collect();
-    if word.len() > CHARACTERS_MAX {
+    if word.chars().nth(CHARACTERS_MAX).is_some() {
         return None;
     }
+    let word: Vec<char> = word.to_lowercase().chars().collect();
     let allowed = (word.len() / 3).max(1);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
