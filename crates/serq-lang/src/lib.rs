@@ -9,4 +9,12 @@
 
 pub mod ast;
 pub mod diagnostic;
+pub mod explain;
+pub mod format;
+pub mod lexer;
+pub(crate) mod nearest;
+pub mod parser;
 pub mod source;
+
+pub use format::format;
+pub use parser::{parse, parse_expr};

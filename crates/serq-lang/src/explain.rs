@@ -1,0 +1,119 @@
+//! The page of every diagnostic code: what it means, a wrong program, the right one.
+//!
+//! A page is a file of `docs/errors/`, named as the code. Adding one is writing the
+//! file and adding its code to the list below; a test compares the list with the
+//! codes the crate's sources use.
+
+macro_rules! pages {
+    ($($code:literal),* $(,)?) => {
+        /// Every code, in alphabetical order.
+        pub const CODES: &[&str] = &[$($code),*];
+
+        /// The page of a code.
+        pub fn page(code: &str) -> Option<&'static str> {
+            match code {
+                $($code => Some(include_str!(concat!("../../../docs/errors/", $code, ".md"))),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+// One line a code, sorted.
+pages! {
+    "bad-number",
+    "byte-order-mark",
+    "chained-comparison",
+    "else-needs-block",
+    "file-too-large",
+    "incomplete-transfer",
+    "misplaced-clause",
+    "missing-semicolon",
+    "not-yet",
+    "stray-semicolon",
+    "too-deep",
+    "too-many-errors",
+    "unclosed-block",
+    "unclosed-comment",
+    "unclosed-parenthesis",
+    "unclosed-string",
+    "unexpected-character",
+    "unexpected-token",
+    "unknown-item",
+    "unknown-kind",
+    "unknown-option",
+    "unknown-statement",
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The codes in `Diagnostic::error("…"` and `Diagnostic::warning("…"` of all sources.
+    fn codes_used() -> BTreeSet<String> {
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        let mut codes = BTreeSet::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path: PathBuf = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "rs") {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    for start in ["Diagnostic::error(", "Diagnostic::warning("] {
+                        for piece in text.split(start).skip(1) {
+                            let Some(rest) = piece.trim_start().strip_prefix('"') else {
+                                continue;
+                            };
+                            let code = rest.split('"').next().unwrap();
+                            if !code.is_empty()
+                                && code
+                                    .chars()
+                                    .all(|c| c.is_ascii_lowercase() || "-0123456789".contains(c))
+                            {
+                                codes.insert(code.to_owned());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        codes
+    }
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let used = codes_used();
+        let known: BTreeSet<String> = CODES.iter().map(|&code| code.to_owned()).collect();
+        let without_page: Vec<_> = used.difference(&known).collect();
+        let without_use: Vec<_> = known.difference(&used).collect();
+        assert!(
+            without_page.is_empty(),
+            "codes without a page: {without_page:?}"
+        );
+        assert!(
+            without_use.is_empty(),
+            "pages nothing refers to: {without_use:?}"
+        );
+        assert!(CODES.is_sorted(), "the list is sorted");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let code = name.trim_end_matches(".md");
+            assert!(page(code).is_some(), "docs/errors/{name} is in no list");
+        }
+    }
+
+    #[test]
+    fn a_page_begins_with_its_code() {
+        for code in CODES {
+            assert!(
+                page(code).unwrap().starts_with(&format!("# {code}\n")),
+                "{code}"
+            );
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Visits every name a piece of the tree reads or writes, nothing resolved.
+//!
+//! Resolution asks two things of a block before linking it: which attributes does
+//! it set, and does it read this name. Both see through statement and expression
+//! definitions, because a use is replaced by the body.
+
+use crate::ast;
+
+/// Called for what a walk meets.
+pub(crate) trait Visitor<'a> {
+    /// A reference in an expression or naming a pool or stage.
+    fn reads(&mut self, reference: &'a ast::Ref);
+    /// A name that `set`, `choose` or `mark` assigns.
+    fn sets(&mut self, _name: &'a ast::Name, _mark: bool) {}
+    /// A call of a function or expression definition.
+    fn calls(&mut self, _name: &'a ast::Name) {}
+    /// A use of a statement definition.
+    fn uses(&mut self, _name: &'a ast::Name) {}
+    /// A draw.
+    fn draws(&mut self, _name: &'a ast::Name) {}
+    /// A hold, before its parts are walked.
+    fn holds(&mut self, _hold: &'a ast::Hold) {}
+}
+
+/// All statements of a block.
+pub(crate) fn block<'a>(block: &'a ast::Block, v: &mut dyn Visitor<'a>) {
+    for s in &block.stmts {
+        stmt(s, v);
+    }
+}
+
+/// A statement and what it contains.
+pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
+    use ast::StmtKind as K;
+    match &s.kind {
+        K::Set(name, value) => {
+            expr(value, v);
+            v.sets(name, false);
+        }
+        K::Observe(_, value) => expr(value, v),
+        K::Mark(name) => v.sets(name, true),
+        K::Turn | K::End | K::Request(_) => {}
+        K::Hold(hold) => {
+            v.holds(hold);
+            for grab in &hold.grabs {
+                reference(&grab.pool, v);
+                expr(&grab.units, v);
+                grab.reserve.iter().for_each(|e| expr(e, v));
+            }
+            hold.reuse.iter().for_each(|e| expr(e, v));
+            hold.bindings.iter().for_each(|(_, e)| expr(e, v));
+            block(&hold.body, v);
+            hold.cache.iter().for_each(|e| expr(e, v));
+            if let Some((pool, time)) = &hold.lease {
+                reference(pool, v);
+                expr(time, v);
+            }
+        }
+        K::Grow(pool, units) | K::Load(pool, units) => {
+            reference(pool, v);
+            expr(units, v);
+        }
+        K::Drop(pool) | K::Release(pool) => reference(pool, v),
+        K::Run { stages, work, growing, .. } => {
+            stages.iter().for_each(|r| reference(r, v));
+            expr(work, v);
+            growing.iter().for_each(|r| reference(r, v));
+        }
+        K::Serve { index, on, work, growing, .. } => {
+            index.iter().for_each(|e| expr(e, v));
+            on.iter().for_each(|r| reference(r, v));
+            expr(work, v);
+            growing.iter().for_each(|r| reference(r, v));
+        }
+        K::Transfer { index, on, work, from, to, load } => {
+            index.iter().for_each(|e| expr(e, v));
+            on.iter().for_each(|r| reference(r, v));
+            expr(work, v);
+            reference(from, v);
+            reference(to, v);
+            expr(load, v);
+        }
+        K::Branch { test, then, otherwise, .. } => {
+            expr(test, v);
+            block(then, v);
+            otherwise.iter().for_each(|b| block(b, v));
+        }
+        K::Loop(body) => block(body, v),
+        K::Choose(name, count, keys) => {
+            expr(count, v);
+            keys.iter().for_each(|e| expr(e, v));
+            v.sets(name, false);
+        }
+        K::Call { target, arguments, from, to } => {
+            target.index.iter().for_each(|e| expr(e, v));
+            arguments.iter().for_each(|e| expr(e, v));
+            from.iter().for_each(|r| reference(r, v));
+            if let Some((pool, load)) = to {
+                reference(pool, v);
+                expr(load, v);
+            }
+        }
+        K::Use(name, arguments) => {
+            arguments.iter().for_each(|e| expr(e, v));
+            v.uses(name);
+        }
+    }
+}
+
+/// A reference and its index.
+pub(crate) fn reference<'a>(r: &'a ast::Ref, v: &mut dyn Visitor<'a>) {
+    v.reads(r);
+    r.index.iter().for_each(|e| expr(e, v));
+}
+
+/// An expression and what it contains.
+pub(crate) fn expr<'a>(e: &'a ast::Expr, v: &mut dyn Visitor<'a>) {
+    use ast::ExprKind as K;
+    match &e.kind {
+        K::Number(_) | K::Error => {}
+        K::Ref(r) => reference(r, v),
+        K::Unary(_, a) | K::Paren(a) => expr(a, v),
+        K::Binary(_, a, b) => {
+            expr(a, v);
+            expr(b, v);
+        }
+        K::If(a, b, c) => {
+            expr(a, v);
+            expr(b, v);
+            expr(c, v);
+        }
+        K::Call(name, arguments) => {
+            v.calls(name);
+            arguments.iter().for_each(|a| expr(a, v));
+        }
+        K::Draw(name, arguments) => {
+            v.draws(name);
+            arguments.iter().for_each(|a| expr(a, v));
+        }
+        K::Aggregate(_, name, count, body) => {
+            expr(count, v);
+            expr(body, &mut Without { name: &name.text, inner: v });
+        }
+    }
+}
+
+/// Hides the variable of an aggregate from the visitor outside.
+struct Without<'v, 'a> {
+    name: &'a str,
+    inner: &'v mut dyn Visitor<'a>,
+}
+
+impl<'a> Visitor<'a> for Without<'_, 'a> {
+    fn reads(&mut self, reference: &'a ast::Ref) {
+        if reference.field.is_some() || reference.name.text != self.name {
+            self.inner.reads(reference);
+        }
+    }
+    fn calls(&mut self, name: &'a ast::Name) {
+        self.inner.calls(name);
+    }
+    fn draws(&mut self, name: &'a ast::Name) {
+        self.inner.draws(name);
+    }
+}
