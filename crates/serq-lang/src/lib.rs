@@ -12,7 +12,7 @@ pub mod diagnostic;
 pub mod explain;
 pub mod format;
 pub mod lexer;
-pub(crate) mod nearest;
+pub mod nearest;
 pub mod parser;
 pub mod source;
 
