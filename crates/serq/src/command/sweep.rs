@@ -98,7 +98,7 @@ impl Sweep {
             None => None,
         };
         let runs = self.run(&file, &settings, &seeds, state.as_ref())?;
-        let columns = self.columns(&settings[0], &runs[0][0])?;
+        let columns = self.columns(&settings[0]);
         let report = over_cells::Report {
             program: &settings[0].linked.program,
             cells: &cells,
@@ -194,20 +194,21 @@ impl Sweep {
                 Err(error) => Err(Stop::Run(Box::new(error))),
             }
         };
-        let mut unwritten = None;
+        let mut refused = None;
         let mut told = |cell: usize, seed: u64, figures: &Figures| {
             done += 1;
             watch.run_done(done, all);
-            if let Some(state) = state
-                && let Err(failure) = state.borrow_mut().add(&settings[cell].label, seed, figures)
-            {
-                unwritten = Some(failure);
-            }
-            unwritten.is_none()
+            // A column nobody has is told after the cell's first run, not after the last.
+            let outcome = self.check_columns(&settings[cell], figures).and_then(|()| match state {
+                Some(state) => state.borrow_mut().add(&settings[cell].label, seed, figures),
+                None => Ok(()),
+            });
+            refused = outcome.err();
+            refused.is_none()
         };
         let runs = sweep::sweep(settings.len(), &seeds.0, self.jobs.count(), &known, run, &mut told);
         watch.finish();
-        if let Some(failure) = unwritten {
+        if let Some(failure) = refused {
             return Err(failure);
         }
         runs.map_err(|error| match error {
@@ -222,31 +223,31 @@ impl Sweep {
                 let Setting { linked, label, .. } = &settings[cell];
                 file.refuse_run(&linked.sources, &error, &format!("{label}, seed {seed}"))
             }
-            SweepError::Asked => unreachable!("only a failed write asks"),
+            SweepError::Asked => unreachable!("only a refusal asks"),
         })
     }
 
-    fn columns(&self, first: &Setting, run: &Figures) -> Result<Vec<String>, Failure> {
-        if self.show.is_empty() {
-            let observes = &first.linked.program.observes;
-            if observes.is_empty() {
-                return Ok(vec!["mean_live".into()]);
-            }
-            return Ok(observes.iter().map(|name| format!("observe:{name}")).collect());
+    fn columns(&self, first: &Setting) -> Vec<String> {
+        let observes = &first.linked.program.observes;
+        match (self.show.is_empty(), observes.is_empty()) {
+            (false, _) => self.show.iter().map(|column| column.trim().to_owned()).collect(),
+            (true, false) => observes.iter().map(|name| format!("observe:{name}")).collect(),
+            (true, true) => vec!["mean_live".into()],
         }
-        let columns: Vec<String> = self.show.iter().map(|column| column.trim().to_owned()).collect();
-        for column in &columns {
-            if let Err(what) = run.places(column) {
-                let known: Vec<String> = run.names.iter().flat_map(over_cells::spellings).collect();
-                let hint = match nearest(column, known.iter().map(String::as_str)) {
-                    Some(near) => format!(": is it `{near}`?"),
-                    None => format!("; `serq run {} --csv` lists them", self.program.file),
-                };
-                let hint = if what.contains("several") { String::new() } else { hint };
-                return Err(Failure::Failed(format!("--show: {what}{hint}")));
-            }
+    }
+
+    fn check_columns(&self, setting: &Setting, run: &Figures) -> Result<(), Failure> {
+        for column in &self.columns(setting) {
+            let Err(what) = run.places(column) else { continue };
+            let known: Vec<String> = run.names.iter().flat_map(over_cells::spellings).collect();
+            let hint = match nearest(column, known.iter().map(String::as_str)) {
+                _ if what.contains("several") => String::new(),
+                Some(near) => format!(": is it `{near}`?"),
+                None => format!("; `serq run {} --csv` lists them", self.program.file),
+            };
+            return Err(Failure::Failed(format!("--show: {what} in the cell {}{hint}", setting.label)));
         }
-        Ok(columns)
+        Ok(())
     }
 
     /// What a state file must be continued with.
