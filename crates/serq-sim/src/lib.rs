@@ -1,8 +1,12 @@
 //! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
 
+mod draws;
+mod event;
+mod observe;
 pub mod replicate;
 pub mod report;
 pub mod simulation;
+mod statistics;
 pub mod sweep;
 pub mod trace;
 

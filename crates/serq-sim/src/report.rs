@@ -106,7 +106,7 @@ pub struct Gauge {
 }
 
 /// One member of a stage.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Stage {
     /// `D`, `P.nic`, `D.nic.latency`.
     pub name: String,
@@ -166,7 +166,7 @@ pub struct Stage {
 }
 
 /// One member of a pool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Pool {
     /// `D.kv`.
     pub name: String,
@@ -281,7 +281,7 @@ pub enum NoteKind {
     Sketched,
 }
 
-/// A JSON number: whole values without a fraction, NaN and infinities null.
+/// A JSON number; NaN and infinities are null.
 fn figure<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }
 }

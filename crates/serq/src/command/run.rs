@@ -73,7 +73,6 @@ impl Run {
         }
         let options = Options {
             record: self.dump.is_some(),
-            exact: false,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
             slo: self.slo.clone(),

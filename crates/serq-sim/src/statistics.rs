@@ -1,0 +1,228 @@
+//! Averages over time and over samples, as the report defines them.
+
+/// Windows a time average's interval is made of, and batches a sample mean's.
+pub(crate) const BATCHES: usize = 20;
+/// Student's t, 19 degrees of freedom, two-sided 95 %.
+const T_19: f64 = 2.093;
+
+/// The time average of a value that is constant between changes.
+///
+/// The area grows only when the value changes, so that it does not depend on how
+/// many events looked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeAverage {
+    value: f64,
+    since: f64,
+    area: f64,
+}
+
+impl TimeAverage {
+    pub(crate) fn set(&mut self, now: f64, value: f64) {
+        if value != self.value {
+            self.area += self.value * (now - self.since);
+            self.since = now;
+            self.value = value;
+        }
+    }
+
+    /// Forgets what was before.
+    pub(crate) fn restart(&mut self, now: f64) {
+        self.area = 0.0;
+        self.since = now;
+    }
+
+    pub(crate) fn mean(&self, from: f64, to: f64) -> f64 {
+        (self.area + self.value * (to - self.since)) / (to - from)
+    }
+}
+
+/// A time average in twenty equal windows of [from, to].
+#[derive(Clone, Debug)]
+pub(crate) struct Windows {
+    from: f64,
+    width: f64,
+    areas: [f64; BATCHES],
+    value: f64,
+    since: f64,
+}
+
+impl Windows {
+    pub(crate) fn new(from: f64, to: f64, value: f64) -> Self {
+        Self { from, width: (to - from) / BATCHES as f64, areas: [0.0; BATCHES], value, since: from }
+    }
+
+    /// The value changes at `now`.
+    pub(crate) fn set(&mut self, now: f64, value: f64) {
+        if now > self.since {
+            self.fill(now);
+        }
+        self.value = value;
+    }
+
+    fn fill(&mut self, now: f64) {
+        let mut at = (((self.since - self.from) / self.width) as usize).min(BATCHES - 1);
+        loop {
+            let end = if at == BATCHES - 1 { f64::INFINITY } else { self.from + self.width * (at + 1) as f64 };
+            let until = now.min(end);
+            if until > self.since {
+                self.areas[at] += self.value * (until - self.since);
+                self.since = until;
+            }
+            if until >= now || at == BATCHES - 1 {
+                self.since = now;
+                return;
+            }
+            at += 1;
+        }
+    }
+
+    /// The windows' averages, once the value was set at the end.
+    pub(crate) fn means(&self) -> [f64; BATCHES] {
+        self.areas.map(|area| area / self.width)
+    }
+}
+
+/// Half-width of the 95 % interval of a mean from twenty batch means.
+pub(crate) fn half_width(means: &[f64; BATCHES]) -> f64 {
+    let n = BATCHES as f64;
+    let mean = means.iter().sum::<f64>() / n;
+    let variance = means.iter().map(|m| (m - mean) * (m - mean)).sum::<f64>() / (n - 1.0);
+    T_19 * (variance / n).sqrt()
+}
+
+/// Student's t of the slope of a straight line through equally spaced values.
+pub(crate) fn trend(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let middle = (n - 1.0) / 2.0;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread: f64 = (0..values.len()).map(|k| (k as f64 - middle) * (k as f64 - middle)).sum();
+    let slope = values.iter().enumerate().map(|(k, v)| (k as f64 - middle) * (v - mean)).sum::<f64>() / spread;
+    let rest: f64 = values
+        .iter()
+        .enumerate()
+        .map(|(k, v)| {
+            let error = v - mean - slope * (k as f64 - middle);
+            error * error
+        })
+        .sum();
+    slope / (rest / (n - 2.0) / spread).sqrt()
+}
+
+/// Figures of a list of samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub(crate) mean: f64,
+    pub(crate) ci: f64,
+    pub(crate) cv2: f64,
+    pub(crate) quantiles: [f64; 4],
+}
+
+/// The quantiles a report has.
+pub(crate) const QUANTILES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
+
+/// Summarises samples in the order they were taken; sorts them.
+pub(crate) fn summarise(samples: &mut [f64]) -> Summary {
+    let n = samples.len();
+    let count = n as f64;
+    if n == 0 {
+        return Summary { mean: f64::NAN, ci: f64::NAN, cv2: f64::NAN, quantiles: [f64::NAN; 4] };
+    }
+    let mean = samples.iter().sum::<f64>() / count;
+    let ci = if n < 2 * BATCHES {
+        f64::NAN
+    } else {
+        let size = n / BATCHES;
+        let mut means = [0.0; BATCHES];
+        for (batch, mean) in samples.chunks_exact(size).zip(&mut means) {
+            *mean = batch.iter().sum::<f64>() / size as f64;
+        }
+        half_width(&means)
+    };
+    let cv2 = if n < 2 || mean == 0.0 {
+        f64::NAN
+    } else {
+        samples.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (count - 1.0) / (mean * mean)
+    };
+    samples.sort_unstable_by(f64::total_cmp);
+    let quantiles = QUANTILES.map(|q| samples[((q * count).ceil() as usize).clamp(1, n) - 1]);
+    Summary { mean, ci, cv2, quantiles }
+}
+
+/// Gaps between tokens: exact mean, quantiles to 0.4 %.
+///
+/// A bucket is a power of two divided in 256, found from the double's bits; it
+/// answers with the mean of what fell into it, so a constant gap is itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gaps {
+    first: u64,
+    buckets: Vec<(u64, f64)>,
+    count: u64,
+    sum: f64,
+}
+
+impl Gaps {
+    pub(crate) fn add(&mut self, gap: f64) {
+        self.count += 1;
+        self.sum += gap;
+        let bucket = gap.max(0.0).to_bits() >> 44;
+        if self.buckets.is_empty() {
+            self.first = bucket;
+        }
+        if bucket < self.first {
+            let missing = (self.first - bucket) as usize;
+            self.buckets.splice(0..0, std::iter::repeat_n((0, 0.0), missing));
+            self.first = bucket;
+        }
+        let at = (bucket - self.first) as usize;
+        if at >= self.buckets.len() {
+            self.buckets.resize(at + 1, (0, 0.0));
+        }
+        self.buckets[at].0 += 1;
+        self.buckets[at].1 += gap;
+    }
+
+    pub(crate) fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    pub(crate) fn quantile(&self, q: f64) -> f64 {
+        let rank = (q * self.count as f64).ceil() as u64;
+        let mut seen = 0;
+        for (count, sum) in &self.buckets {
+            seen += count;
+            if *count > 0 && seen >= rank {
+                return sum / *count as f64;
+            }
+        }
+        f64::NAN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_split_what_is_held_across_them() {
+        let mut windows = Windows::new(10.0, 30.0, 2.0);
+        windows.set(11.5, 4.0);
+        windows.set(30.0, 0.0);
+        let means = windows.means();
+        assert_eq!(means[0], 2.0);
+        assert_eq!(means[1], 3.0);
+        assert!(means[2..].iter().all(|m| *m == 4.0));
+    }
+
+    #[test]
+    fn a_straight_line_has_an_infinite_trend_and_noise_has_none() {
+        assert!(trend(&[1.0, 2.0, 3.0, 4.0, 5.0]) > 1e6);
+        assert!(trend(&[1.0, 2.0, 1.0, 2.0, 1.0]).abs() < 1.0);
+    }
+
+    #[test]
+    fn gaps_answer_with_what_fell_into_the_bucket() {
+        let mut gaps = Gaps::default();
+        [3.0, 1.0, 1.0, 29.0].iter().for_each(|gap| gaps.add(*gap));
+        assert_eq!((gaps.quantile(0.5), gaps.quantile(0.99), gaps.mean()), (1.0, 29.0, 8.5));
+    }
+}
