@@ -369,18 +369,33 @@ impl<'a> Formatter<'a> {
         }
     }
 
-    /// Breaks the line where it may be broken: outside of as many parentheses as
-    /// possible, then as late as possible.
+    /// How closely what stands around a chance belongs together: parentheses first, then
+    /// the operator.
+    fn tightness(&self, chance: &Chance) -> (usize, u8) {
+        use TokenKind::*;
+        let Kind::Token { kind, .. } = self.pieces[chance.piece].kind else {
+            return (0, 0);
+        };
+        let operator = match kind {
+            Question => 1,
+            Or => 2,
+            And => 3,
+            Less | LessEqual | Greater | GreaterEqual | Equal | NotEqual => 4,
+            Plus | Minus => 5,
+            Star | Slash => 6,
+            _ => 0,
+        };
+        (chance.state.open.len(), operator)
+    }
+
+    /// Breaks the line where it may be broken: where least belongs together, then as late
+    /// as possible.
     fn go_back(&mut self) -> Option<usize> {
-        let fewest = self
-            .chances
-            .iter()
-            .map(|chance| chance.state.open.len())
-            .min()?;
+        let loosest = self.chances.iter().map(|one| self.tightness(one)).min()?;
         let last = self
             .chances
             .iter()
-            .rposition(|chance| chance.state.open.len() == fewest)?;
+            .rposition(|one| self.tightness(one) == loosest)?;
         let chance = self.chances.swap_remove(last);
         self.chances.clear();
         self.forced.insert(chance.piece);

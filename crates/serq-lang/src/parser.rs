@@ -153,14 +153,12 @@ impl<'a> Parser<'a> {
         all.extend(self.diagnostics);
         all.sort_by_key(|diagnostic| diagnostic.span.map_or(0, |span| span.start));
         if all.len() > ERRORS_MAX {
-            let left_out = all.len() - ERRORS_MAX;
             all.truncate(ERRORS_MAX);
             let last = all.last().and_then(|diagnostic| diagnostic.span);
             let message = format!("more errors follow; only the first {ERRORS_MAX} are listed");
             all.push(
-                Diagnostic::error("too-many-errors", last, message).help(format!(
-                    "mend these first; at least {left_out} more are behind them"
-                )),
+                Diagnostic::error("too-many-errors", last, message)
+                    .help("mend these first, then look again"),
             );
         }
         all
@@ -300,9 +298,10 @@ impl<'a> Parser<'a> {
             format!("expected `{}`, found {}", kind.text(), self.found()),
         )
         .note(self.tokens[open].span, "to close this");
-        if self.kind() == TokenKind::Assign {
-            diagnostic = diagnostic.help("to compare, write `==`");
-        }
+        diagnostic = diagnostic.help(match self.kind() {
+            TokenKind::Assign => "to compare, write `==`".to_owned(),
+            _ => format!("write `{}` where it ends", kind.text()),
+        });
         Err(self.report(diagnostic))
     }
 
@@ -446,21 +445,38 @@ impl<'a> Parser<'a> {
     }
 
     fn help_for_unexpected(&self, expected: &str) -> Option<String> {
-        let found = self.spelling_at(self.at);
-        Some(match self.kind() {
-            TokenKind::String => "only `use` and `trace` take a string".to_owned(),
-            TokenKind::Assign if expected == "`;`" => "to compare, write `==`".to_owned(),
-            TokenKind::Name | TokenKind::Number(_) if expected == "`(`" => {
-                format!("write it in parentheses: `({} …)`", lexer::shorten(found))
+        let found = self.found();
+        let word = match expected
+            .strip_prefix('`')
+            .and_then(|rest| rest.strip_suffix('`'))
+        {
+            Some(word) if !word.contains('`') => Some(word),
+            _ => None,
+        };
+        Some(match (self.kind(), word) {
+            (TokenKind::String, _) => "only `use` and `trace` take a string".to_owned(),
+            (TokenKind::Assign, Some(";")) => "to compare, write `==`".to_owned(),
+            (TokenKind::Dot, _) => {
+                "a name has no `.` in it; `Q.x` is read where a value stands".to_owned()
             }
-            TokenKind::Name if expected.starts_with('`') => {
-                let wanted = expected.trim_matches('`');
-                nearest(found, [wanted]).map(|word| format!("write `{word}`"))?
+            (TokenKind::Name | TokenKind::Number(_), Some("(")) => {
+                format!("put it in parentheses: `({} …)`", found.trim_matches('`'))
             }
-            TokenKind::Name if expected == "`;`" => "end this with `;` first".to_owned(),
-            TokenKind::Number(_) if expected.contains("name") => {
+            (TokenKind::Name, Some(word)) if nearest(found.trim_matches('`'), [word]).is_some() => {
+                format!("write `{word}`")
+            }
+            (TokenKind::Number(_), None) if expected.contains("name") => {
                 "a name begins with a letter or `_`".to_owned()
             }
+            (_, Some(";")) => {
+                format!("end what stands before with `;`, or join {found} to it with an operator")
+            }
+            (TokenKind::End, Some(word)) => format!("write `{word}`"),
+            (_, Some(word)) => format!("write `{word}` before {found}"),
+            _ if expected == "an expression" => {
+                "a value is a number, a name, a call `f(x)`, a draw `~exp(x)` or `(…)`".to_owned()
+            }
+            _ if expected.contains("name") => format!("write the name before {found}"),
             _ => return None,
         })
     }
@@ -470,7 +486,7 @@ impl<'a> Parser<'a> {
         let Some(word) = self.word() else {
             return self.unexpected(&format!("{what}: {}", list(words)));
         };
-        let message = format!("unknown {what} `{}`", lexer::shorten(word));
+        let message = format!("`{}` is no {what}", lexer::shorten(word));
         // The code is written out for the test that looks for codes.
         let mut diagnostic = match code {
             "unknown-kind" => Diagnostic::error("unknown-kind", self.token().span, message),
@@ -605,7 +621,11 @@ impl<'a> Parser<'a> {
                     self.token().span,
                     format!("expected `}}`, found {}", self.found()),
                 );
-                self.report(diagnostic.note(self.tokens[open].span, "to close this"));
+                self.report(
+                    diagnostic
+                        .note(self.tokens[open].span, "to close this")
+                        .help("write `}` where it ends"),
+                );
                 return Ok(all);
             }
             let first = self.at;

@@ -20,14 +20,104 @@ const PROGRAMS: [&str; 4] = [
 ];
 
 const SOUP: &[&str] = &[
-    "{", "}", "(", ")", "[", "]", ",", ";", ":", "?", "=", ".", "~", "+", "-", "*", "/", "^", "<", "<=",
-    "==", "&&", "||", "!", "1", "1.5", ".5", "1.", "1..5", "1e", "1e400", "inf", "\"a\"", "\"", "/*", "*/",
-    "//", "\n", "\r\n", "\t", "\u{feff}", "λ", "#", "max k in 3 (", "let", "let x =", "use", "def f(a)",
-    "pool", "pool p {", "stage s :", "step {", "fifo", "ps(", "queue Q : prefill {", "prefill (", "decode",
-    "transfer", "from", "to", "on", "hold", "hold kv (", "reserve", "reuse", "at admission (", "cache (",
-    "lease", "branch", "branch with (", "else", "loop {", "choose", "in", "by", "run", "run {", "session {",
-    "server {", "workload {", "arrive", "turn", "end;", "set x =", "observe", "mark", "request", "grow",
-    "release", "growing", "share maxmin;", "D pull P", "latency", "gauge", "claim", "fork", "x", "kv",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ";",
+    ":",
+    "?",
+    "=",
+    ".",
+    "~",
+    "+",
+    "-",
+    "*",
+    "/",
+    "^",
+    "<",
+    "<=",
+    "==",
+    "&&",
+    "||",
+    "!",
+    "1",
+    "1.5",
+    ".5",
+    "1.",
+    "1..5",
+    "1e",
+    "1e400",
+    "inf",
+    "\"a\"",
+    "\"",
+    "/*",
+    "*/",
+    "//",
+    "\n",
+    "\r\n",
+    "\t",
+    "\u{feff}",
+    "λ",
+    "#",
+    "max k in 3 (",
+    "let",
+    "let x =",
+    "use",
+    "def f(a)",
+    "pool",
+    "pool p {",
+    "stage s :",
+    "step {",
+    "fifo",
+    "ps(",
+    "queue Q : prefill {",
+    "prefill (",
+    "decode",
+    "transfer",
+    "from",
+    "to",
+    "on",
+    "hold",
+    "hold kv (",
+    "reserve",
+    "reuse",
+    "at admission (",
+    "cache (",
+    "lease",
+    "branch",
+    "branch with (",
+    "else",
+    "loop {",
+    "choose",
+    "in",
+    "by",
+    "run",
+    "run {",
+    "session {",
+    "server {",
+    "workload {",
+    "arrive",
+    "turn",
+    "end;",
+    "set x =",
+    "observe",
+    "mark",
+    "request",
+    "grow",
+    "release",
+    "growing",
+    "share maxmin;",
+    "D pull P",
+    "latency",
+    "gauge",
+    "claim",
+    "fork",
+    "x",
+    "kv",
 ];
 
 struct Random(u64);
@@ -62,7 +152,11 @@ fn check(text: &str) {
     match format(text) {
         Ok(once) => {
             assert!(diagnostics.is_empty());
-            assert_eq!(tree::without_places(text), tree::without_places(&once), "of\n{text}");
+            assert_eq!(
+                tree::without_places(text),
+                tree::without_places(&once),
+                "of\n{text}"
+            );
             let twice = format(&once).expect("what was laid out is a program");
             assert!(once == twice, "of\n{text}\nonce\n{once}\ntwice\n{twice}");
         }
@@ -85,7 +179,12 @@ fn mutated_programs() {
         let program = random.of(&PROGRAMS);
         let from = boundary(program, random.below(program.len()));
         let to = boundary(program, from + random.below(600));
-        let mut text = if random.below(4) == 0 { program } else { &program[from..to] }.to_owned();
+        let mut text = if random.below(4) == 0 {
+            program
+        } else {
+            &program[from..to]
+        }
+        .to_owned();
         for _ in 0..=random.below(4) {
             let at = boundary(&text, random.below(text.len() + 1));
             let end = boundary(&text, at + random.below(12));
@@ -93,7 +192,10 @@ fn mutated_programs() {
                 0 => text.replace_range(at..end, ""),
                 1 => text.insert_str(at, random.of(SOUP)),
                 2 => text.replace_range(at..end, random.of(SOUP)),
-                _ => text.insert(at, char::from_u32(random.below(0x300) as u32).unwrap_or(' ')),
+                _ => text.insert(
+                    at,
+                    char::from_u32(random.below(0x300) as u32).unwrap_or(' '),
+                ),
             }
         }
         check(&text);
@@ -104,8 +206,18 @@ fn mutated_programs() {
 #[test]
 fn programs_with_comments_anywhere() {
     let what = [
-        " ", "\n", "\n\n\n", " // c\n", " /* c */ ", "\n// c\n", "\n/*\n  c */", "\t", "\r\n",
-        "\n// c\n\n// d\n", "\n/* c */", "               ",
+        " ",
+        "\n",
+        "\n\n\n",
+        " // c\n",
+        " /* c */ ",
+        "\n// c\n",
+        "\n/*\n  c */",
+        "\t",
+        "\r\n",
+        "\n// c\n\n// d\n",
+        "\n/* c */",
+        "               ",
     ];
     let mut random = Random(SEED);
     for _ in 0..4_000 {

@@ -45,6 +45,12 @@ impl Parser<'_> {
                     }
                 }
                 _ if self.begins_item(Place::Inner) => return,
+                TokenKind::Name
+                    if self.begins_line(self.at)
+                        && self.word().is_some_and(|word| STATEMENTS.contains(&word)) =>
+                {
+                    return;
+                }
                 _ => self.advance(),
             }
         }
