@@ -37,15 +37,12 @@ fn heading(report: &Report) -> String {
     if report.warmup > 0.0 {
         run += &format!(", warm-up {}", time(report.warmup));
     }
-    format!(
-        "{}   {run}, seed {}\n{}, {} ended, {}, {} live on average\n",
-        report.program,
-        report.seed,
-        count(report.arrivals, "arrival"),
-        significant(report.ended as f64, 9),
-        count(report.turns, "turn"),
-        significant(report.mean_live, 4),
-    )
+    let mut sessions = vec![count(report.arrivals, "arrival"), format!("{} ended", whole(report.ended as f64))];
+    if report.turns > 0 {
+        sessions.push(count(report.turns, "turn"));
+    }
+    sessions.push(format!("{} live on average", short(report.mean_live)));
+    format!("{}   {run}, seed {}\n{}\n", report.program, report.seed, sessions.join(", "))
 }
 
 fn observes(report: &Report, width: usize) -> String {
