@@ -30,8 +30,14 @@ pub(crate) struct ProgramFile {
 }
 
 enum Content {
-    Text { sources: SourceMap },
-    Ir { program: Box<Program> },
+    /// With what was wrong while reading: it is told together with what the linker finds.
+    Text {
+        sources: SourceMap,
+        found: Vec<Diagnostic>,
+    },
+    Ir {
+        program: Box<Program>,
+    },
 }
 
 /// A program ready to run.
@@ -67,10 +73,8 @@ impl ProgramFile {
                 .and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into()))
                 .map_err(|error| output::reason(&error))
         };
-        let (sources, diagnostics) = serq_lang::load(real, &text, &mut read);
-        let file = Self { path, content: Content::Text { sources }, message_format };
-        file.refuse_errors(file.sources(), &diagnostics)?;
-        Ok(file)
+        let (sources, found) = serq_lang::load(real, &text, &mut read);
+        Ok(Self { path, content: Content::Text { sources, found }, message_format })
     }
 
     /// Links with the caller's settings; errors have been drawn when this fails.
@@ -87,25 +91,27 @@ impl ProgramFile {
                     .map_err(|what| Failure::Failed(format!("{}: {what}", self.path)))?;
                 Ok(Linked { program, sources: SourceMap::default(), warnings: Vec::new() })
             }
-            Content::Text { sources } => {
+            Content::Text { sources, found } => {
                 let mut sources = sources.clone();
-                let (program, diagnostics) = serq_lang::compile(&mut sources, &settings.settings(more_sets, seed));
-                self.refuse_errors(&sources, &diagnostics)?;
-                let mut program = program.ok_or_else(|| Failure::Failed(format!("{} does not load", self.path)))?;
-                if program.name.is_empty() {
-                    program.name = "program".into();
+                let (program, more) = serq_lang::compile(&mut sources, &settings.settings(more_sets, seed));
+                let diagnostics: Vec<Diagnostic> = found.iter().cloned().chain(more).collect();
+                let wrong = diagnostics.iter().any(|found| found.severity == Severity::Error);
+                match program {
+                    Some(program) if !wrong => Ok(Linked { program, sources, warnings: diagnostics }),
+                    _ => {
+                        self.draw(&sources, &diagnostics);
+                        Err(Failure::Told)
+                    }
                 }
-                Ok(Linked { program, sources, warnings: diagnostics })
             }
         }
     }
 
-    /// The texts, for a hash of their content.
-    pub(crate) fn sources(&self) -> &SourceMap {
-        static NONE: SourceMap = SourceMap { sources: Vec::new() };
+    /// The program's texts, for a hash of their content; none of an IR.
+    pub(crate) fn texts(&self) -> Vec<&str> {
         match &self.content {
-            Content::Text { sources } => sources,
-            Content::Ir { .. } => &NONE,
+            Content::Text { sources, .. } => sources.sources.iter().map(|source| &source.text[..]).collect(),
+            Content::Ir { .. } => Vec::new(),
         }
     }
 
@@ -161,14 +167,6 @@ impl ProgramFile {
                 Failure::Failed(format!("{}: {}{run}: {when}{place}", self.path, error.message))
             }
         }
-    }
-
-    fn refuse_errors(&self, sources: &SourceMap, diagnostics: &[Diagnostic]) -> Result<(), Failure> {
-        if diagnostics.iter().any(|found| found.severity == Severity::Error) {
-            self.draw(sources, diagnostics);
-            return Err(Failure::Told);
-        }
-        Ok(())
     }
 
     fn draw(&self, sources: &SourceMap, diagnostics: &[Diagnostic]) {

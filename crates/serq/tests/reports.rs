@@ -33,7 +33,9 @@ fn folder(name: &str) -> PathBuf {
 
 #[test]
 fn text() {
-    check(&["run", DESK], expect![[r#"
+    check(
+        &["run", DESK],
+        expect![[r#"
         |desk   time 10, seed 1
         |10 arrivals, 6 ended, 2.250 live on average
         |
@@ -50,12 +52,15 @@ fn text() {
         |  kv    1.650    2              2     0    1.650   0.6000  0.6250         8
         |
         |note: sessions waiting at kv grow: 0.00 in the second quarter, 1.60 in the last
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn facts() {
-    check(&["run", DESK, "--facts", "--slo", "sojourn=3"], expect![[r#"
+    check(
+        &["run", DESK, "--facts", "--slo", "sojourn=3"],
+        expect![[r#"
         |run         end 10.000000  arrivals 10  ended 6  turns 0  mean_live 2.250000
         |observe     sojourn  mean 2.750000   count 6
         |quantiles   sojourn  cv2 0.115702  p50 2.500000  p90 4.000000  p95 4.000000  p99 4.000000
@@ -66,12 +71,15 @@ fn facts() {
         |slo         sojourn  limit 3.000000  share 0.666667  count 6
         |slo         joint    share 0.666667  count 6
         |note        sessions waiting at kv grow: 0.00 in the second quarter, 1.60 in the last
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn csv() {
-    check(&["run", DESK, "--csv"], expect![[r#"
+    check(
+        &["run", DESK, "--csv"],
+        expect![[r#"
         |part,name,index,figure,value
         |run,,,end,10
         |run,,,events,16
@@ -112,12 +120,15 @@ fn csv() {
         |pool,kv,,over_cap,0
         |pool,kv,,left,0
         |pool,kv,,in_use_at_end,2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn many_seeds() {
-    check(&["run", DESK, "--seeds", "1..3", "--horizon", "4"], expect![[r#"
+    check(
+        &["run", DESK, "--seeds", "1..3", "--horizon", "4"],
+        expect![[r#"
         |desk   time 4, seeds 1..3
         |
         |  observe        median  range   mean  ±95 %
@@ -135,7 +146,8 @@ fn many_seeds() {
         |
         |  pool        median  range   mean  ±95 %
         |  kv    used   1.125   1.12  1.125  ±0
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

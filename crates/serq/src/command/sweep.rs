@@ -255,10 +255,9 @@ impl Sweep {
         let flags = &self.program.settings;
         let settings = format!("{:?} {:?} {:?}", flags.settings(&[], None), self.limits.strict, self.limits.max_events);
         // Paths are where the same texts happen to lie.
-        let texts = file.sources().sources.iter().map(|source| &source.text[..]);
         let trace = format!("{:?}", first.trace);
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];
-        belongs_to(own.into_iter().chain(texts))
+        belongs_to(own.into_iter().chain(file.texts()))
     }
 }
 
