@@ -53,6 +53,9 @@ struct Piece<'a> {
     newlines: usize,
     /// Characters before it on its line.
     column: usize,
+    /// The nearest tokens before and after it, comments left out.
+    before: Option<usize>,
+    after: Option<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -141,7 +144,7 @@ fn pieces<'a>(text: &'a str, lexed: &Lexed, layout: &Layout) -> Vec<Piece<'a>> {
     }
     marks.sort_by_key(|(start, _, _)| *start);
 
-    let mut pieces = Vec::new();
+    let mut pieces: Vec<Piece> = Vec::new();
     let mut before = 0;
     let mut line_start = 0;
     let mut newlines_left_out = 0;
@@ -163,9 +166,29 @@ fn pieces<'a>(text: &'a str, lexed: &Lexed, layout: &Layout) -> Vec<Piece<'a>> {
                 kind,
                 newlines,
                 column,
+                before: None,
+                after: None,
             }),
             None => newlines_left_out = newlines,
         }
+    }
+    let mut last = None;
+    for (index, piece) in pieces.iter_mut().enumerate() {
+        piece.before = last;
+        last = if piece.is_comment() {
+            last
+        } else {
+            Some(index)
+        };
+    }
+    let mut next = None;
+    for (index, piece) in pieces.iter_mut().enumerate().rev() {
+        piece.after = next;
+        next = if piece.is_comment() {
+            next
+        } else {
+            Some(index)
+        };
     }
     pieces
 }
@@ -259,11 +282,10 @@ impl<'a> Formatter<'a> {
         let text = text.trim_end().to_owned();
         let own_line = at == 0 || piece.newlines > 0;
         if own_line {
-            let inside = self.pieces[at + 1..]
-                .iter()
-                .find(|piece| !piece.is_comment());
-            let between =
-                inside.is_none_or(|next| next.is_unit() || next.is(TokenKind::BraceClose));
+            let between = piece.after.is_none_or(|after| {
+                let after = &self.pieces[after];
+                after.is_unit() || after.is(TokenKind::BraceClose)
+            });
             let indent = if between {
                 2 * self.level
             } else {
@@ -444,8 +466,8 @@ impl<'a> Formatter<'a> {
 
     /// The column at which a statement is continued.
     fn continued(&self, at: usize) -> usize {
-        let last = self.pieces[..at].iter().rfind(|piece| !piece.is_comment());
-        if last.is_some_and(|piece| piece.is(TokenKind::BraceClose)) {
+        let last = self.pieces[at].before;
+        if last.is_some_and(|last| self.pieces[last].is(TokenKind::BraceClose)) {
             return 2 * self.level;
         }
         let state = &self.state;

@@ -26,7 +26,7 @@ mod statement;
 
 use crate::ast;
 use crate::diagnostic::Diagnostic;
-use crate::lexer::{self, Lexed, Token, TokenKind};
+use crate::lexer::{self, ERRORS_MAX, Lexed, Token, TokenKind};
 use crate::nearest::{list, nearest};
 use crate::source::Span;
 
@@ -56,9 +56,6 @@ pub fn parse_expr(file: u32, text: &str) -> (ast::Expr, Vec<Diagnostic>) {
     });
     (expr, parser.finish(&lexed))
 }
-
-/// Most errors listed for one text.
-const ERRORS_MAX: usize = 100;
 
 /// A tree and what the formatter wants to know beside it.
 pub(crate) struct Parsed {
@@ -115,11 +112,13 @@ enum Place {
 
 struct Parser<'a> {
     text: &'a str,
-    /// An open comment swallowed the rest, so the end says nothing.
+    /// The rest was not read as tokens, so the end says nothing.
     cut: bool,
     tokens: &'a [Token],
     at: usize,
     diagnostics: Vec<Diagnostic>,
+    /// How often something was to be reported.
+    reports: usize,
     /// The last token reported.
     reported: Option<usize>,
     /// Expressions inside expressions, here.
@@ -136,10 +135,11 @@ impl<'a> Parser<'a> {
             cut: lexed
                 .diagnostics
                 .iter()
-                .any(|diagnostic| diagnostic.code == "unclosed-comment"),
+                .any(|one| matches!(one.code, "unclosed-comment" | "file-too-large")),
             tokens: &lexed.tokens,
             at: 0,
             diagnostics: Vec::new(),
+            reports: 0,
             reported: None,
             nesting: 0,
             blocks: 0,
@@ -207,6 +207,11 @@ impl<'a> Parser<'a> {
             self.tokens[index - 1].span.end as usize
         };
         index == 0 || self.text[before..start].contains('\n')
+    }
+
+    /// True when one of these words is the first of a line here.
+    fn begins_word(&self, words: &[&str]) -> bool {
+        self.word().is_some_and(|word| words.contains(&word)) && self.begins_line(self.at)
     }
 
     /// The span from a token to the last one read.
@@ -408,15 +413,21 @@ impl<'a> Parser<'a> {
     /// that the name it is given to is known.
     fn value(&mut self, words: &[&str]) -> Read<ast::Expr> {
         let first = self.at;
-        match self.expression() {
+        // `let a =` and on the next line `let b = 1;`: a value does not begin like that.
+        let forgotten = self.kind_ahead(1) == TokenKind::Name && self.begins_word(words);
+        let value = match forgotten {
+            true => Err(self.unexpected("an expression")),
+            false => self.expression(),
+        };
+        match value {
             Ok(expr) => {
                 if self.semicolon(words).is_err() {
-                    self.skip_value();
+                    self.skip_value(words);
                 }
                 Ok(expr)
             }
             Err(Stop) => {
-                self.skip_value();
+                self.skip_value(words);
                 Ok(ast::Expr {
                     kind: ast::ExprKind::Error,
                     span: self.span_from(first),
@@ -506,16 +517,16 @@ impl<'a> Parser<'a> {
 
     fn report(&mut self, diagnostic: Diagnostic) -> Stop {
         let repeated = self.reported == Some(self.at);
+        let unread = self.kind() == TokenKind::End && self.cut;
         self.reported = Some(self.at);
-        if self.kind() == TokenKind::End && self.cut {
-            return Stop;
-        }
-        if repeated || self.kind() == TokenKind::Bad {
-            return Stop;
-        }
-        // One more than are listed, so that it is known that more follow.
-        if self.diagnostics.len() <= ERRORS_MAX {
+        self.reports += 1;
+        if !repeated && !unread && self.kind() != TokenKind::Bad {
             self.diagnostics.push(diagnostic);
+        }
+        // Enough is known of a text like this, and going on after a mistake is what could
+        // take long.
+        if self.diagnostics.len() > ERRORS_MAX || self.reports > 3 * ERRORS_MAX {
+            self.at = self.tokens.len() - 1;
         }
         Stop
     }
@@ -523,13 +534,13 @@ impl<'a> Parser<'a> {
     // Going on after a mistake.
 
     /// Over the rest of a value, its `;` included, up to what may come after it.
-    fn skip_value(&mut self) {
+    fn skip_value(&mut self, words: &[&str]) {
         loop {
             match self.kind() {
                 TokenKind::Semicolon => return self.advance(),
                 TokenKind::End | TokenKind::BraceClose => return,
                 TokenKind::BraceOpen => return self.skip_block(),
-                _ if self.begins_item(Place::Inner) => return,
+                _ if self.begins_word(words) || self.begins_item(Place::Inner) => return,
                 _ => self.advance(),
             }
         }

@@ -277,6 +277,15 @@ fn deep_and_long_texts() {
         ("", "/*", ""),
         ("", "\u{0}", ""),
         ("", "\n", "}"),
+        ("", "#$", ""),
+        ("", "//\n", ""),
+        ("let x = 1", "//\n", ";"),
+        ("let x = 1", "/**/", ";"),
+        ("session { ", "f(\nset\n", ""),
+        ("session { ", "f(\n#\n", ""),
+        ("session { ", "prefill[\n", ""),
+        ("session { ", "hold kv (1) { } ", "}"),
+        ("session { ", "set x = 1; ", "}"),
     ] {
         check(&format!("{before}{}{after}", piece.repeat(100_000)));
     }

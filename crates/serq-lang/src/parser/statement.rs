@@ -45,12 +45,7 @@ impl Parser<'_> {
                     }
                 }
                 _ if self.begins_item(Place::Inner) => return,
-                TokenKind::Name
-                    if self.begins_line(self.at)
-                        && self.word().is_some_and(|word| STATEMENTS.contains(&word)) =>
-                {
-                    return;
-                }
+                _ if self.begins_word(STATEMENTS) => return,
                 _ => self.advance(),
             }
         }
