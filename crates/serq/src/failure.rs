@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::output::tell;
+
 /// Why, with what standard error still has to say.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -22,16 +24,16 @@ impl Failure {
     pub(crate) fn tell(self) -> ExitCode {
         match self {
             Self::Usage(sentence) => {
-                anstream::eprintln!("error: {sentence}\n\nFor more information, try '--help'.");
+                tell(&format!("error: {sentence}\n\nFor more information, try '--help'."));
                 ExitCode::from(2)
             }
             Self::Failed(sentence) => {
-                anstream::eprintln!("error: {sentence}");
+                tell(&format!("error: {sentence}"));
                 ExitCode::from(1)
             }
             Self::Told => ExitCode::from(1),
             Self::Interrupted(sentence) => {
-                anstream::eprintln!("{sentence}");
+                tell(&sentence);
                 ExitCode::from(130)
             }
             Self::ReaderGone => ExitCode::SUCCESS,

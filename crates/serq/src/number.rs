@@ -46,6 +46,18 @@ pub(crate) fn with_interval(mean: f64, half_width: f64) -> (String, String) {
     (fixed(mean, decimals), format!("±{}", fixed(half_width, decimals)))
 }
 
+/// Two numbers to be read together: where they are of about one size, with equally many decimals.
+pub(crate) fn pair(low: f64, high: f64, digits: u32) -> (String, String) {
+    let exponents = [low, high].map(|end| exponent_rounded(end, digits));
+    let plain = |end: f64| end.is_finite() && end != 0.0;
+    let alike = plain(low) && plain(high) && exponents.iter().all(|e| (-4..digits as i32).contains(e));
+    if !alike || exponents[0].abs_diff(exponents[1]) > 1 || (low.fract() == 0.0 && high.fract() == 0.0) {
+        return (significant(low, digits), significant(high, digits));
+    }
+    let decimals = (digits as i32 - 1 - exponents[0].min(exponents[1])).max(0) as usize;
+    (fixed(low, decimals), fixed(high, decimals))
+}
+
 /// `2.5` as `+2.500`, for differences.
 pub(crate) fn signed(value: f64, digits: u32) -> String {
     let text = significant(value, digits);
@@ -134,6 +146,20 @@ mod tests {
         assert_eq!(pair(2.5, f64::NAN), "2.500 ");
         assert_eq!(pair(2.5, 0.0), "2.500 ±0");
         assert_eq!(pair(0.0, 0.25), "0.00 ±0.25");
+    }
+
+    #[test]
+    fn numbers_read_together_have_equally_many_decimals() {
+        let text = |low, high| {
+            let (low, high) = pair(low, high, 3);
+            format!("{low} – {high}")
+        };
+        assert_eq!(text(0.9981, 1.0042), "0.998 – 1.004");
+        assert_eq!(text(28.31, 30.0), "28.3 – 30.0");
+        assert_eq!(text(1.0, 900.25), "1 – 900");
+        assert_eq!(text(335.4, 12345.6), "335 – 12 346");
+        assert_eq!(text(0.0, 0.25), "0 – 0.250");
+        assert_eq!(text(1e-9, 2e-9), "1.00e-9 – 2.00e-9");
     }
 
     #[test]

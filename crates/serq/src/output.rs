@@ -20,6 +20,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Says a line on standard error, without colours where they are not wanted. Nobody listening is no failure.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
 /// Whether a person is looking at standard output.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()

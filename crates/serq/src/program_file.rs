@@ -182,7 +182,7 @@ pub(crate) fn draw(sources: &SourceMap, diagnostics: &[Diagnostic], format: Mess
     // The stream drops the colours where they are not wanted.
     let style = if format == MessageFormat::Short { Style::Short } else { Style::Colour };
     let text = diagnostic::render(sources, diagnostics, style);
-    anstream::eprintln!("{}", text.trim_end());
+    output::tell(text.trim_end());
 }
 
 /// Diagnostics of a text that belongs to no program.

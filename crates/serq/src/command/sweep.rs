@@ -153,7 +153,7 @@ impl Sweep {
             let label = over_cells::label(cell);
             let told = |failure: Failure| {
                 if matches!(failure, Failure::Told) {
-                    anstream::eprintln!("  in the cell {label}");
+                    output::tell(&format!("  in the cell {label}"));
                 }
                 failure
             };

@@ -10,7 +10,7 @@ use serq_sim::report::REPORT_SCHEMA;
 
 use super::lines::{Csv, cell};
 use super::text::wrapped;
-use crate::number::{NOTHING, significant, with_interval};
+use crate::number::{NOTHING, pair, significant, with_interval};
 use crate::seeds::Seeds;
 use crate::table::Columns;
 
@@ -166,9 +166,9 @@ pub(crate) fn range(summary: &Summary) -> String {
         return NOTHING.into();
     }
     if min == max {
-        return significant(min, 3);
+        return significant(min, 4);
     }
-    let ends = |digits| (significant(min, digits), significant(max, digits));
+    let ends = |digits| pair(min, max, digits);
     let (low, high) = (3..9).map(ends).find(|(low, high)| low != high).unwrap_or_else(|| ends(3));
     format!("{low} – {high}")
 }

@@ -21,7 +21,9 @@ pub(crate) fn draw(report: &Report, width: usize, all_members: bool, seconds: Op
     parts.push(pools(report, width, all_members));
     parts.push(notes(&report.notes, width));
     if let Some(seconds) = seconds {
-        parts.push(format!("{} s; {}\n", significant(seconds, 2), count(report.events, "event")));
+        let events = count(report.events, "event");
+        let hint = "--seeds 1..20 tells how sure it is";
+        parts.push(format!("{} s; {events}   {hint}\n", significant(seconds, 2)));
     }
     parts.retain(|part| !part.is_empty());
     parts.join("\n")
