@@ -41,6 +41,8 @@ pub struct Source {
 pub struct SourceMap {
     /// In loading order.
     pub sources: Vec<Source>,
+    /// Paths a `use` names that could not be read; reported by whoever tried.
+    pub unread: Vec<String>,
 }
 
 impl SourceMap {
