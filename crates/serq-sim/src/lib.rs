@@ -5,6 +5,7 @@ mod event;
 mod observe;
 pub mod replicate;
 pub mod report;
+mod samples;
 pub mod simulation;
 mod statistics;
 pub mod sweep;
