@@ -372,7 +372,7 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    /// Iterations a step stage has ended.
+    /// Iterations a step stage has started.
     pub fn iterations(&self, stage: u32) -> u64 {
         self.stages[stage as usize].engine.iterations
     }

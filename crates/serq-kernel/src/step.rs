@@ -483,6 +483,8 @@ impl Kernel<'_> {
         };
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
+        // Counted where it starts: the one running at the horizon is one.
+        engine.iterations += 1;
         self.idle_engines.remove(stage);
         self.touch_stage(stage);
         world.act(Action::StartStep { stage, cost, decoders });
@@ -496,7 +498,6 @@ impl Kernel<'_> {
             return Ok(());
         }
         engine.running = false;
-        engine.iterations += 1;
         let mut plan = std::mem::take(&mut engine.plan);
         let mut finished = false;
         for &id in &plan {
