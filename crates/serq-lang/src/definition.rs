@@ -26,6 +26,7 @@ struct Body<'a> {
     draws: bool,
     live: Option<(&'a str, Span)>,
     holds: Vec<&'a ast::Hold>,
+    aggregates: Vec<&'a ast::Name>,
 }
 
 impl<'a> Visitor<'a> for Body<'a> {
@@ -60,6 +61,9 @@ impl<'a> Visitor<'a> for Body<'a> {
     fn holds(&mut self, hold: &'a ast::Hold) {
         self.holds.push(hold);
     }
+    fn aggregates(&mut self, name: &'a ast::Name) {
+        self.aggregates.push(name);
+    }
 }
 
 fn body_of<'a>(body: &'a DefBody) -> Body<'a> {
@@ -88,13 +92,23 @@ impl<'a> Linker<'a> {
                     .done(self);
             }
         }
+        for p in &def.parameters {
+            if expression::is_supplied_function(&p.text) {
+                self.decline(name);
+                self.error("reserved-name", p.span, format!("`{}` is a function of the language", p.text))
+                    .help("give the parameter another name")
+                    .done(self);
+            }
+        }
         let body = body_of(&def.body);
         let assigned = body.sets.iter().copied();
         let bound = body.holds.iter().flat_map(|h| &h.bindings).map(|(n, _)| (n.text.as_str(), n.span));
-        for (word, span) in assigned.chain(bound) {
+        let counted = body.aggregates.iter().map(|n| (n.text.as_str(), n.span));
+        for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);
-                self.error("assigned-parameter", span, format!("`{}` assigns its parameter `{word}`", name.text))
+                self.error("assigned-parameter", name.span, format!("`{}` assigns its parameter `{word}`", name.text))
+                    .note(span, "assigned here")
                     .note(p.span, "a parameter is replaced by its argument")
                     .help("assign another name")
                     .done(self);
@@ -113,8 +127,8 @@ impl<'a> Linker<'a> {
             {
                 let at = other.def.name.span;
                 self.decline(name);
-                self.error("definition-order", used.span, format!("`{word}` is used above its definition"))
-                    .note(at, "defined here")
+                self.error("definition-order", at, format!("`{word}` is defined below `{}`, which uses it", name.text))
+                    .note(used.span, "used here")
                     .help("move the definition up")
                     .done(self);
             }

@@ -248,10 +248,10 @@ impl<'a> Linker<'a> {
                 StageKindKind::Ps(rate) => {
                     let linked = self.expr(rate, scope, Clause::Rate)?;
                     if let Some(value) = fold::value(&linked)
-                        && !(value > 0.0 && value.is_finite())
+                        && !(value >= 0.0 && value.is_finite())
                     {
                         return Err(self
-                            .error("bad-constant", rate.span, format!("a rate of {value} serves nothing in finite time"))
+                            .error("bad-constant", rate.span, format!("a rate of {value} is not a finite amount of work in a unit of time"))
                             .help("a positive number: work units in one unit of time")
                             .done(self));
                     }

@@ -71,12 +71,22 @@ pub(crate) struct Linker<'a> {
     pub(crate) too_large: bool,
     /// Terms the enclosing aggregates write out.
     pub(crate) terms: u64,
-    /// Enclosing aggregates.
-    pub(crate) variables: usize,
+    /// Counts of the enclosing aggregates, the outermost first.
+    pub(crate) aggregates: Vec<u32>,
+    /// Terms whose indices were tried out so far.
+    pub(crate) terms_tried: u64,
+    /// Some text could not be read, so a name may lack its declaration.
+    pub(crate) broken: bool,
+    /// Entries somebody calls.
+    pub(crate) called: BTreeSet<(u32, u32)>,
+    /// An entry nobody calls is looked at: what a call would report is reported.
+    pub(crate) strict: bool,
     pub(crate) hidden_at: BTreeMap<&'a str, Span>,
     /// Names whose declaration was refused.
     pub(crate) declined: BTreeSet<&'a str>,
     pub(crate) bad_definitions: BTreeSet<&'a str>,
+    /// Readers whose relation was refused.
+    pub(crate) unrelated: BTreeSet<usize>,
     pub(crate) entry_sets: BTreeMap<(u32, u32), std::rc::Rc<BTreeSet<&'a str>>>,
     /// Per queue: the pool all its entries lease.
     pub(crate) leases: Vec<Leases>,
@@ -146,6 +156,33 @@ impl Places {
         Self { lines, texts, spans: BTreeMap::new() }
     }
 
+    /// The first `(` of a statement, where an own stage is not named.
+    pub(crate) fn parenthesis(&self, span: Span) -> Span {
+        let text = &self.texts[span.file as usize];
+        let found = text.get(span.start as usize..span.end as usize).and_then(|t| t.find('('));
+        found.map_or(span, |at| Span { start: span.start + at as u32, ..span })
+    }
+
+    /// From a word that stands before a span to its end.
+    pub(crate) fn from_word(&self, word: &str, span: Span) -> Span {
+        let before = self.texts[span.file as usize].get(..span.start as usize);
+        let found = before.and_then(|t| t.rfind(word));
+        found.map_or(span, |at| Span { start: at as u32, ..span })
+    }
+
+    /// Does some text declare or set this name, readable or not?
+    fn declares(&self, word: &str) -> bool {
+        let before = ["pool", "stage", "queue", "let", "def", "set", "choose", "mark"];
+        self.texts.iter().any(|text| {
+            let mut last = "";
+            text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty()).any(|w| {
+                let found = w == word && before.contains(&last);
+                last = w;
+                found
+            })
+        })
+    }
+
     /// The place of a span's first character.
     pub(crate) fn place(&self, span: Span) -> ir::Place {
         let file = span.file as usize;
@@ -213,10 +250,15 @@ pub(crate) fn link(
         nodes: 0,
         too_large: false,
         terms: 1,
-        variables: 0,
+        aggregates: Vec::new(),
+        terms_tried: 0,
+        broken,
+        called: BTreeSet::new(),
+        strict: false,
         hidden_at: BTreeMap::new(),
         declined: BTreeSet::new(),
         bad_definitions: BTreeSet::new(),
+        unrelated: BTreeSet::new(),
         entry_sets: BTreeMap::new(),
         leases: Vec::new(),
         observes: Vec::new(),
@@ -227,7 +269,7 @@ pub(crate) fn link(
         places: Places::new(sources),
         overrides,
     };
-    let program = linker.program_of(name, items, broken);
+    let program = linker.program_of(name, items);
     let mut findings = linker.findings.list;
     findings.sort_by_key(|d| d.span.map_or((u32::MAX, 0), |s| (s.file, s.start)));
     (program, findings)
@@ -237,6 +279,11 @@ impl<'a> Linker<'a> {
     /// Starts an error.
     pub(crate) fn error(&self, code: &'static str, span: impl Into<Option<Span>>, message: impl Into<String>) -> Draft {
         Draft(Diagnostic::error(code, span, message))
+    }
+
+    /// Starts an error, or a warning where it is only likely.
+    pub(crate) fn finding(&self, error: bool, code: &'static str, span: Option<Span>, message: String) -> Draft {
+        if error { self.error(code, span, message) } else { Draft(Diagnostic::warning(code, span, message)) }
     }
 
     /// One level deeper; the caller comes back up.
@@ -259,6 +306,11 @@ impl<'a> Linker<'a> {
         }
         self.depth += 1;
         Ok(())
+    }
+
+    /// Is the declaration of this name perhaps in text that could not be read?
+    pub(crate) fn maybe_declared(&self, word: &str) -> bool {
+        self.broken && self.places.declares(word)
     }
 
     /// A value nobody knows, while an entry is looked at without a call.
@@ -285,7 +337,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    fn program_of(&mut self, name: String, items: &[&'a Item], broken: bool) -> Option<ir::Program> {
+    fn program_of(&mut self, name: String, items: &[&'a Item]) -> Option<ir::Program> {
         self.names.built_in();
         self.declare(items);
         self.fold_constants(items);
@@ -296,14 +348,15 @@ impl<'a> Linker<'a> {
         let pools = self.link_pools();
         let stages = self.link_stages();
         let (workload, session) = self.link_sessions(items);
+        self.look_at_uncalled_entries();
         let gauges = self.link_gauges(items);
-        let run = self.link_run(items, &workload, broken);
+        let run = self.link_run(items, &workload);
         let share = self.link_share();
         if self.findings.errors > 0 && self.too_large {
             return None;
         }
         lint::check(self, &session, &workload);
-        if self.findings.errors > 0 || broken {
+        if self.findings.errors > 0 || self.broken {
             return None;
         }
         let mut stages = stages.ok()?;
@@ -405,6 +458,12 @@ impl<'a> Linker<'a> {
             "a function of the language"
         } else if self.names.lets.contains_key(word) {
             "a `let`"
+        } else if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) {
+            "a name the language supplies"
+        } else if self.names.pool_of.contains_key(word) {
+            "a pool"
+        } else if self.names.stage_of.contains_key(word) {
+            "a stage"
         } else {
             return;
         };
@@ -583,7 +642,7 @@ impl<'a> Linker<'a> {
             if self.names.queues[queue].nic.is_none() {
                 let at = self.names.queues[queue].declared.name.span;
                 return Err(self
-                    .error("relation-nic", declared.reader.span, format!("queue `{}` has no `nic` to move data over", name.text))
+                    .error("relation-nic", declared.source.span, format!("queue `{}` has no `nic` to move data over", name.text))
                     .note(at, "declared here")
                     .help(format!("give `{}` one: `nic ps(1e5);`", name.text))
                     .done(self));
@@ -592,17 +651,21 @@ impl<'a> Linker<'a> {
         };
         let (reader, source) = (side(&declared.reader), side(&declared.source));
         let (Ok(reader), Ok(source)) = (reader, source) else {
-            self.declined.insert(&declared.reader.text);
+            if let Some(&reader) = self.names.queue_of.get(declared.reader.text.as_str()) {
+                self.unrelated.insert(reader);
+            }
             return;
         };
         if declared.push {
+            self.unrelated.insert(reader);
             self.error("not-yet", declared.verb_span, "`push` is not supported yet")
                 .help("write `pull`, with the reader first")
                 .done(self);
             return;
         }
         if reader == source {
-            self.error("relation-self", declared.reader.span, format!("`{}` reads from itself", declared.reader.text))
+            self.unrelated.insert(reader);
+            self.error("relation-self", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
                 .help("a relation joins two queues")
                 .done(self);
             return;
@@ -625,7 +688,7 @@ impl<'a> Linker<'a> {
 
     /// Every name some statement sets, as attributes in text order.
     fn collect_attributes(&mut self, items: &[&'a Item]) {
-        let mut add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
+        let add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
             let (sets, bound) = linker.names.sets_of(block);
             for (word, span, mark) in sets {
                 let full = match queue {
@@ -671,8 +734,9 @@ impl<'a> Linker<'a> {
         // An `at admission` name and a `set` of the same name anywhere.
         for at in 0..self.names.attributes.len() {
             let a = &self.names.attributes[at];
-            if let (Some(bound), Some(set)) = (a.bound, a.set) {
-                let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
+            let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
+            let outside = self.names.attribute_of.get(&word).and_then(|&o| self.names.attributes[o].set);
+            if let (Some(bound), Some(set)) = (a.bound, a.set.or(outside)) {
                 self.error("binding-name", bound, format!("the body reads `{word}`, which is also an attribute the program sets"))
                     .label("which one does the body mean?")
                     .note(set, "set here")

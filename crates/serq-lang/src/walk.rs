@@ -18,6 +18,8 @@ pub(crate) trait Visitor<'a> {
     fn uses(&mut self, _name: &'a ast::Name) {}
     /// A draw.
     fn draws(&mut self, _name: &'a ast::Name) {}
+    /// The variable of an aggregate.
+    fn aggregates(&mut self, _name: &'a ast::Name) {}
     /// A hold, before its parts are walked.
     fn holds(&mut self, _hold: &'a ast::Hold) {}
 }
@@ -138,6 +140,7 @@ pub(crate) fn expr<'a>(e: &'a ast::Expr, v: &mut dyn Visitor<'a>) {
             arguments.iter().for_each(|a| expr(a, v));
         }
         K::Aggregate(_, name, count, body) => {
+            v.aggregates(name);
             expr(count, v);
             expr(body, &mut Without { name: &name.text, inner: v });
         }
@@ -161,5 +164,8 @@ impl<'a> Visitor<'a> for Without<'_, 'a> {
     }
     fn draws(&mut self, name: &'a ast::Name) {
         self.inner.draws(name);
+    }
+    fn aggregates(&mut self, name: &'a ast::Name) {
+        self.inner.aggregates(name);
     }
 }

@@ -11,7 +11,7 @@ use crate::fold;
 use crate::link::Linker;
 use crate::moment::Clause;
 use crate::resolve::{Reported, Result};
-use crate::scope::{Room, ScopeId};
+use crate::scope::Room;
 use crate::source::Span;
 
 /// Most sessions of `closed` and `batch`.
@@ -204,7 +204,7 @@ impl<'a> Linker<'a> {
     }
 
     /// The run's settings; what the caller gives wins.
-    pub(crate) fn link_run(&mut self, items: &[&'a Item], workload: &ir::Workload, broken: bool) -> Result<ir::Run> {
+    pub(crate) fn link_run(&mut self, items: &[&'a Item], workload: &ir::Workload) -> Result<ir::Run> {
         let mut given: BTreeMap<&'static str, (&'a ast::RunField, Result<f64>)> = BTreeMap::new();
         let mut block: Option<Span> = None;
         for item in items {
@@ -240,7 +240,7 @@ impl<'a> Linker<'a> {
         let place = |word: &str| given.get(word).map(|(f, _)| f.value.span);
         if arrivals.is_ok_and(|a| a.is_some())
             && !matches!(workload.arrive, ir::Arrive::Poisson(_) | ir::Arrive::Renewal(_))
-            && !broken
+            && !self.broken
         {
             let at = if self.overrides.arrivals.is_some() { None } else { place("arrivals") };
             self.error("arrivals-misplaced", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
@@ -250,7 +250,7 @@ impl<'a> Linker<'a> {
         let horizon = match horizon? {
             Some(h) => h,
             // A block that could not be read may have had one.
-            None if broken => return Err(Reported),
+            None if self.broken => return Err(Reported),
             None => {
                 let e = self.error("horizon-missing", block, "nothing says how long to run");
                 let e = if block.is_some() { e.help("add `horizon 1000;`") } else { e.help("add `run { horizon 1000; }`, or give it with `--horizon`") };
@@ -290,11 +290,6 @@ impl<'a> Linker<'a> {
             return Ok(Some(value));
         }
         Err(self.error("bad-run", span, format!("a `{word}` of {value} is not {range}")).done(self))
-    }
-
-    /// The scope below every declaration.
-    pub(crate) fn program_scope(&self) -> ScopeId {
-        self.program
     }
 }
 
