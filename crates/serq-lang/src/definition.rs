@@ -26,7 +26,8 @@ struct Body<'a> {
     draws: bool,
     live: Option<(&'a str, Span)>,
     holds: Vec<&'a ast::Hold>,
-    aggregates: Vec<&'a ast::Name>,
+    /// Variables of aggregates, observations.
+    names: Vec<&'a ast::Name>,
 }
 
 impl<'a> Visitor<'a> for Body<'a> {
@@ -62,7 +63,10 @@ impl<'a> Visitor<'a> for Body<'a> {
         self.holds.push(hold);
     }
     fn aggregates(&mut self, name: &'a ast::Name) {
-        self.aggregates.push(name);
+        self.names.push(name);
+    }
+    fn observes(&mut self, name: &'a ast::Name) {
+        self.names.push(name);
     }
 }
 
@@ -103,7 +107,7 @@ impl<'a> Linker<'a> {
         let body = body_of(&def.body);
         let assigned = body.sets.iter().copied();
         let bound = body.holds.iter().flat_map(|h| &h.bindings).map(|(n, _)| (n.text.as_str(), n.span));
-        let counted = body.aggregates.iter().map(|n| (n.text.as_str(), n.span));
+        let counted = body.names.iter().map(|n| (n.text.as_str(), n.span));
         for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);

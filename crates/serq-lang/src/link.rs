@@ -195,8 +195,10 @@ impl Places {
     /// Remembers where the parts of the statement at a place are.
     pub(crate) fn remember(&mut self, at: ir::Place, part: Part, span: Span) {
         let parts = self.spans.entry((at.file, at.line, at.column)).or_default();
-        if !parts.iter().any(|(p, _)| *p == part) {
-            parts.push((part, span));
+        // A call knows more than the entry alone, so what comes later counts.
+        match parts.iter_mut().find(|(p, _)| *p == part) {
+            Some((_, known)) => *known = span,
+            None => parts.push((part, span)),
         }
     }
 
@@ -458,8 +460,6 @@ impl<'a> Linker<'a> {
             "a function of the language"
         } else if self.names.lets.contains_key(word) {
             "a `let`"
-        } else if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) {
-            "a name the language supplies"
         } else if self.names.pool_of.contains_key(word) {
             "a pool"
         } else if self.names.stage_of.contains_key(word) {
@@ -784,9 +784,7 @@ impl<'a> Linker<'a> {
             }
             self.hidden_at.insert(word, name.span);
             match self.names.attribute_of.get(word) {
-                Some(&at) if at >= ir::BuiltIn::NAMES.len() || ["new", "out", "think", "more", "forced"].contains(&word) => {
-                    self.names.attributes[at].hidden = true;
-                }
+                Some(&at) if !matches!(word, "cached" | "computed") => self.names.attributes[at].hidden = true,
                 Some(_) => {
                     self.error("hidden-name", name.span, format!("`{word}` is the scheduler's own and can't be hidden from it")).done(self);
                 }

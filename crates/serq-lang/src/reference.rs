@@ -94,7 +94,9 @@ impl<'a> Linker<'a> {
     /// A family without its index is said at the figure's name.
     fn point_at_call(&mut self, found: usize, name: &ast::Name, argument: &ast::Expr) {
         for d in &mut self.findings.list[found..] {
-            if d.code == "index-missing" && d.span == Some(argument.span) {
+            let Some(span) = d.span else { continue };
+            let inside = span.file == argument.span.file && span.start > argument.span.start && span.end <= argument.span.end;
+            if matches!(d.code, "index-missing" | "not-a-pool") && !inside {
                 d.span = Some(name.span.to(argument.span));
             }
         }
@@ -298,7 +300,6 @@ impl<'a> Linker<'a> {
         at: Clause,
         doing: Doing,
     ) -> Result<ir::PoolRef> {
-        let word = &r.name.text;
         if r.index.is_some() {
             return Err(self.own_index_written(r, queue, scope, "pool"));
         }

@@ -16,6 +16,8 @@ pub(crate) trait Visitor<'a> {
     fn calls(&mut self, _name: &'a ast::Name) {}
     /// A use of a statement definition.
     fn uses(&mut self, _name: &'a ast::Name) {}
+    /// An `observe`.
+    fn observes(&mut self, _name: &'a ast::Name) {}
     /// A draw.
     fn draws(&mut self, _name: &'a ast::Name) {}
     /// The variable of an aggregate.
@@ -39,7 +41,10 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             expr(value, v);
             v.sets(name, false);
         }
-        K::Observe(_, value) => expr(value, v),
+        K::Observe(name, value) => {
+            v.observes(name);
+            expr(value, v);
+        }
         K::Mark(name) => v.sets(name, true),
         K::Turn | K::End | K::Request(_) => {}
         K::Hold(hold) => {

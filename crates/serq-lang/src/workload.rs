@@ -138,9 +138,9 @@ impl<'a> Linker<'a> {
 
     /// `init` and `turn`: `set` and `observe` only.
     fn assignments(&mut self, block: &'a ast::Block, what: &str, item: usize) -> ir::Block {
+        let errors = self.findings.errors;
         self.only_assignments(block, what, 0);
         let scope = self.scopes.room(Room::Program { item }, Vec::new());
-        let errors = self.findings.errors;
         let mut out = ir::Block::new();
         if self.findings.errors == errors {
             self.block(block, scope, &mut out);
@@ -162,7 +162,11 @@ impl<'a> Linker<'a> {
                     }
                 }
                 _ => {
-                    self.error("workload-statement", stmt.span, format!("a workload's `{what}` takes only `set` and `observe`"))
+                    let span = match &stmt.kind {
+                        StmtKind::Run { stages, .. } if !stages.is_empty() => stages[0].span.to(stmt.span),
+                        _ => stmt.span,
+                    };
+                    self.error("workload-statement", span, format!("a workload's `{what}` takes only `set` and `observe`"))
                         .help("whatever takes time or decides is the session's")
                         .done(self);
                 }
