@@ -51,7 +51,7 @@ struct Piece<'a> {
     kind: Kind,
     /// Line ends between it and what stood before.
     newlines: usize,
-    /// Characters before it on its line.
+    /// Characters before it on its line, of a `//` comment.
     column: usize,
     /// The nearest tokens before and after it, comments left out.
     before: Option<usize>,
@@ -154,7 +154,11 @@ fn pieces<'a>(text: &'a str, lexed: &Lexed, layout: &Layout) -> Vec<Piece<'a>> {
         if let Some(at) = between.rfind('\n') {
             line_start = before + at + 1;
         }
-        let column = text[line_start..start].chars().count();
+        // Asked for at most once a line, so a line of any length costs its length once.
+        let column = match kind {
+            Some(Kind::LineComment) => text[line_start..start].chars().count(),
+            _ => 0,
+        };
         if let Some(at) = text[start..end].rfind('\n') {
             line_start = start + at + 1;
         }
