@@ -91,7 +91,7 @@ impl<'a> Linker<'a> {
         for (k, p) in def.parameters.iter().enumerate() {
             if let Some(first) = def.parameters[..k].iter().find(|q| q.text == p.text) {
                 self.decline(name);
-                self.error("repeated-declaration", p.span, format!("`{}` is a parameter twice", p.text))
+                self.error("repeated", p.span, format!("`{}` is a parameter twice", p.text))
                     .note(first.span, "first here")
                     .done(self);
             }
@@ -111,7 +111,7 @@ impl<'a> Linker<'a> {
         for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);
-                self.error("assigned-parameter", name.span, format!("`{}` assigns its parameter `{word}`", name.text))
+                self.error("not-assignable", name.span, format!("`{}` assigns its parameter `{word}`", name.text))
                     .note(span, "assigned here")
                     .note(p.span, "a parameter is replaced by its argument")
                     .help("assign another name")
@@ -122,7 +122,7 @@ impl<'a> Linker<'a> {
             let word = used.text.as_str();
             if word == name.text {
                 self.decline(name);
-                self.error("recursive-definition", name.span, format!("`{word}` is defined by itself"))
+                self.error("recursion", name.span, format!("`{word}` is defined by itself"))
                     .note(used.span, "used here")
                     .help("a use is replaced by the body, which would never end")
                     .done(self);
@@ -131,7 +131,7 @@ impl<'a> Linker<'a> {
             {
                 let at = other.def.name.span;
                 self.decline(name);
-                self.error("definition-order", at, format!("`{word}` is defined below `{}`, which uses it", name.text))
+                self.error("declared-below", at, format!("`{word}` is defined below `{}`, which uses it", name.text))
                     .note(used.span, "used here")
                     .help("move the definition up")
                     .done(self);
@@ -157,7 +157,7 @@ impl<'a> Linker<'a> {
         };
         if used < defined {
             return Err(self
-                .error("definition-order", name.span, format!("`{word}` is used above its definition"))
+                .error("declared-below", name.span, format!("`{word}` is used above its definition"))
                 .note(def.name.span, "defined here")
                 .help("move the definition up")
                 .done(self));

@@ -323,7 +323,7 @@ impl<'a> Linker<'a> {
                 ast::DefBody::Block(_) => {
                     return Err(self
                         .error(
-                            "definition-kind",
+                            "wrong-kind",
                             name.span,
                             format!("`{}` is a definition of statements, used as a value", name.text),
                         )
@@ -364,7 +364,7 @@ impl<'a> Linker<'a> {
                 let what = if self.names.pool_of.contains_key(word) { "pool" } else { "stage" };
                 let _ = index;
                 return Err(self
-                    .error("not-a-value", r.span, format!("`{word}[…]` is no value"))
+                    .error("wrong-kind", r.span, format!("`{word}[…]` is no value"))
                     .help(if self.names.pool_of.contains_key(word) || self.names.stage_of.contains_key(word) {
                         format!("`{word}` is a {what}; read a figure of it, such as `{}({word}[…])`",
                             if what == "pool" { "used" } else { "queue" })
@@ -385,7 +385,7 @@ impl<'a> Linker<'a> {
                 let queue = from.queue.map_or("the queue", |q| self.names.queues[q].declared.name.text.as_str());
                 let e = self
                     .error(
-                        "not-a-value",
+                        "wrong-kind",
                         r.span,
                         format!("`{word}` is the pool the prefill leased, not a number"),
                     )
@@ -421,7 +421,7 @@ impl<'a> Linker<'a> {
         debug_assert!(self.folding, "after folding every let has a value");
         let _ = at;
         Some(Err(self
-            .error("let-order", r.span, format!("`{word}` is declared below"))
+            .error("declared-below", r.span, format!("`{word}` is declared below"))
             .note(declared.name.span, "here")
             .help(format!("a `let` reads only the `let`s above it: move `let {word}` up"))
             .done(self)))
@@ -463,10 +463,10 @@ impl<'a> Linker<'a> {
         if word == "self" {
             return match room {
                 Room::Options { .. } => Err(self
-                    .error("self-outside", r.span, "`self` is read outside an entry")
+                    .error("outside-entry", r.span, "`self` is read outside an entry")
                     .done(self)),
                 _ => Err(self
-                    .error("self-outside", r.span, "`self` is a member's index and exists in the entries of a queue family")
+                    .error("outside-entry", r.span, "`self` is a member's index and exists in the entries of a queue family")
                     .done(self)),
             };
         }
@@ -498,7 +498,7 @@ impl<'a> Linker<'a> {
             if header {
                 return Err(self
                     .entry_error(
-                        "entry-header-reads",
+                        "entry-reads-outside",
                         entry,
                         format!("the header of `{queue_name}.{}` reads `{word}`, which the entry sets", entry.verb.text),
                     )
@@ -531,7 +531,7 @@ impl<'a> Linker<'a> {
             if header && variable == ir::Context::Now {
                 return Err(self
                     .entry_error(
-                        "entry-header-reads",
+                        "entry-reads-outside",
                         entry,
                         format!("the header of `{queue_name}.{}` reads `now`", entry.verb.text),
                     )
@@ -548,7 +548,7 @@ impl<'a> Linker<'a> {
             let hidden = self.names.attributes[attribute].hidden;
             let what = if hidden { "hidden from the scheduler" } else { "set outside the queue" };
             let e = self.entry_error(
-                if header { "entry-header-reads" } else { "entry-reads-outside" },
+                if header { "entry-reads-outside" } else { "entry-reads-outside" },
                 entry,
                 format!("`{queue_name}.{}` reads `{word}`, which is {what}", entry.verb.text),
             );
@@ -605,7 +605,7 @@ impl<'a> Linker<'a> {
                     .error("not-constant", r.span, format!("`{name}` is a session's attribute, not a constant"))
                     .label(format!("read in {}", at.describe())),
                 _ => self
-                    .error("attribute-not-allowed", r.span, format!("`{name}` can't be read in {}", at.describe()))
+                    .error("wrong-moment", r.span, format!("`{name}` can't be read in {}", at.describe()))
                     .label("no one session is meant here"),
             };
             return Err(self.through(e, scope).done(self));
@@ -617,7 +617,7 @@ impl<'a> Linker<'a> {
         }
         if at == Clause::PreemptKey && attribute == BuiltIn::Computed as usize {
             return Err(self
-                .error("attribute-not-allowed", r.span, "`computed` can't be read in the keys of `preempt by`")
+                .error("wrong-moment", r.span, "`computed` can't be read in the keys of `preempt by`")
                 .help("`position` is where the candidate is now")
                 .done(self));
         }
@@ -656,7 +656,7 @@ impl<'a> Linker<'a> {
         }
         if self.names.defs.contains_key(word) {
             return self
-                .error("definition-kind", r.span, format!("`{word}` is a definition; a use has parentheses"))
+                .error("wrong-kind", r.span, format!("`{word}` is a definition; a use has parentheses"))
                 .help(format!("write `{word}(…)`"))
                 .done(self);
         }
@@ -665,13 +665,13 @@ impl<'a> Linker<'a> {
         } else if self.names.stage_of.contains_key(word) {
             Some(("stage", "queue"))
         } else if self.names.queue_of.contains_key(word) {
-            return self.error("not-a-value", r.span, format!("`{word}` is a queue, not a number")).done(self);
+            return self.error("wrong-kind", r.span, format!("`{word}` is a queue, not a number")).done(self);
         } else {
             None
         };
         if let Some((what, figure)) = kind {
             return self
-                .error("not-a-value", r.span, format!("`{word}` is a {what}, not a number"))
+                .error("wrong-kind", r.span, format!("`{word}` is a {what}, not a number"))
                 .help(format!("read a figure of it, such as `{figure}({word})`"))
                 .done(self);
         }
@@ -713,7 +713,7 @@ impl<'a> Linker<'a> {
                     format!("the body reads this name, so it can't read `{word}(…)`"),
                 )
                 .help("read by the body, it is read again there; let it read attributes and constants only"),
-            _ => self.error("state-not-allowed", name.span, format!("`{word}(…)` can't be read in {}", at.describe())),
+            _ => self.error("wrong-moment", name.span, format!("`{word}(…)` can't be read in {}", at.describe())),
         };
         self.through(e, scope).done(self)
     }

@@ -28,9 +28,11 @@ mod resolve;
 mod scope;
 pub mod source;
 mod statement;
+mod unsugar;
 mod walk;
 mod workload;
 
 pub use format::format;
 pub use compile::{Settings, TEXT, compile, load};
 pub use parser::{parse, parse_expr};
+pub use unsugar::unsugar;

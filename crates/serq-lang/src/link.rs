@@ -393,8 +393,8 @@ impl<'a> Linker<'a> {
         })
     }
 
-    fn repeated(&mut self, code: &'static str, name: &'a ast::Name, what: &str, first: Span) {
-        self.error(code, name.span, format!("`{}` is declared twice", name.text))
+    fn repeated(&mut self, name: &'a ast::Name, what: &str, first: Span) {
+        self.error("repeated", name.span, format!("`{}` is declared twice", name.text))
             .label(format!("a second {what}"))
             .note(first, "first here")
             .help("rename or remove one")
@@ -408,7 +408,7 @@ impl<'a> Linker<'a> {
             if let Item::Let(declared) = item {
                 if let Some(first) = self.names.lets.get(declared.name.text.as_str()) {
                     let first = first.name.span;
-                    self.repeated("repeated-declaration", &declared.name, "`let`", first);
+                    self.repeated(&declared.name, "`let`", first);
                 } else {
                     self.names.lets.insert(&declared.name.text, declared);
                 }
@@ -416,7 +416,7 @@ impl<'a> Linker<'a> {
             if let Item::Def(def) = item {
                 if let Some(first) = self.names.defs.get(def.name.text.as_str()) {
                     let first = first.def.name.span;
-                    self.repeated("repeated-declaration", &def.name, "definition", first);
+                    self.repeated(&def.name, "definition", first);
                 } else {
                     self.names.defs.insert(&def.name.text, Def { def, item: at });
                 }
@@ -475,7 +475,7 @@ impl<'a> Linker<'a> {
 
     pub(crate) fn declare_share(&mut self, policy: ast::Policy, span: Span) {
         if let Some((_, first)) = self.names.share {
-            self.error("repeated-declaration", span, "the program already says how flows share")
+            self.error("repeated", span, "the program already says how flows share")
                 .note(first, "here")
                 .help("one `share`, or one `pull … share`, says it for the whole program")
                 .done(self);
@@ -491,7 +491,7 @@ impl<'a> Linker<'a> {
         };
         if let Some(&first) = self.names.pool_of.get(&name) {
             let first = self.names.pools[first].declared.name.span;
-            self.repeated("repeated-declaration", &declared.name, "pool", first);
+            self.repeated(&declared.name, "pool", first);
             return;
         }
         let at = self.names.pools.len();
@@ -513,7 +513,7 @@ impl<'a> Linker<'a> {
     ) -> Option<usize> {
         if let Some(&first) = self.names.stage_of.get(&name) {
             let first = self.names.stages[first].span;
-            self.error("repeated-declaration", span, format!("`{name}` is declared twice"))
+            self.error("repeated", span, format!("`{name}` is declared twice"))
                 .label("a second stage")
                 .note(first, "first here")
                 .help("rename or remove one")
@@ -599,14 +599,14 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(MEMBERS_MAX) {
             return Some(value as u32);
         }
-        self.error("family-size", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
+        self.error("bad-constant", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
         None
     }
 
     fn declare_queue(&mut self, declared: &'a ast::Queue, item: usize) {
         if let Some(&first) = self.names.queue_of.get(declared.name.text.as_str()) {
             let first = self.names.queues[first].declared.name.span;
-            self.repeated("repeated-declaration", &declared.name, "queue", first);
+            self.repeated(&declared.name, "queue", first);
             return;
         }
         let at = self.names.queues.len();
@@ -642,7 +642,7 @@ impl<'a> Linker<'a> {
             if self.names.queues[queue].nic.is_none() {
                 let at = self.names.queues[queue].declared.name.span;
                 return Err(self
-                    .error("relation-nic", declared.source.span, format!("queue `{}` has no `nic` to move data over", name.text))
+                    .error("bad-relation", declared.source.span, format!("queue `{}` has no `nic` to move data over", name.text))
                     .note(at, "declared here")
                     .help(format!("give `{}` one: `nic ps(1e5);`", name.text))
                     .done(self));
@@ -665,14 +665,14 @@ impl<'a> Linker<'a> {
         }
         if reader == source {
             self.unrelated.insert(reader);
-            self.error("relation-self", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
+            self.error("bad-relation", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
                 .help("a relation joins two queues")
                 .done(self);
             return;
         }
         if let Some(first) = &self.names.queues[reader].relation {
             let first = first.declared.span;
-            self.error("repeated-declaration", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
+            self.error("repeated", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
                 .note(first, "here")
                 .help("a reader has one relation")
                 .done(self);
@@ -779,7 +779,7 @@ impl<'a> Linker<'a> {
         for name in names {
             let word = name.text.as_str();
             if let Some(&first) = self.hidden_at.get(word) {
-                self.error("repeated-declaration", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
+                self.error("repeated", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
                 continue;
             }
             self.hidden_at.insert(word, name.span);
@@ -809,12 +809,12 @@ impl<'a> Linker<'a> {
             let Item::Gauge(gauge) = item else { continue };
             let word = gauge.name.text.as_str();
             if let Some(&first) = declared.get(word) {
-                self.repeated("repeated-declaration", &gauge.name, "gauge", first);
+                self.repeated(&gauge.name, "gauge", first);
                 continue;
             }
             declared.insert(word, gauge.name.span);
             if self.observe_of.contains_key(word) {
-                self.error("gauge-name", gauge.name.span, format!("`{word}` is also an observation"))
+                self.error("repeated", gauge.name.span, format!("`{word}` is also an observation"))
                     .help("give the gauge another name")
                     .done(self);
                 continue;
@@ -834,14 +834,14 @@ impl<'a> Linker<'a> {
                 ast::Policy::Bottleneck => ir::SharePolicy::Bottleneck,
             }),
             (None, Some(run)) => {
-                self.error("share-missing", run, "a run over several stages needs the program's `share`")
+                self.error("share", run, "a run over several stages needs the program's `share`")
                     .help("write `share maxmin;` or `share bottleneck;` at the top")
                     .done(self);
                 None
             }
             (Some((_, span)), None) => {
                 if self.findings.errors == 0 {
-                    self.error("share-unused", span, "nothing runs over several stages, so there is nothing to share")
+                    self.error("share", span, "nothing runs over several stages, so there is nothing to share")
                         .help("remove it, or name several stages in one `run`")
                         .done(self);
                 }
@@ -858,7 +858,7 @@ impl<'a> Linker<'a> {
             match Role::ALL.iter().find(|(word, _)| *word == role.text) {
                 Some(&(_, known)) => {
                     if !roles.insert(known) {
-                        self.error("repeated-declaration", role.span, format!("`{}` is named twice", role.text)).done(self);
+                        self.error("repeated", role.span, format!("`{}` is named twice", role.text)).done(self);
                     }
                 }
                 None => {

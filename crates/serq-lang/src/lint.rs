@@ -315,7 +315,7 @@ impl Amounts<'_, '_> {
         if !self.whole || self.holds.iter().flatten().any(|p| p == pool) {
             return;
         }
-        self.outside(stmt, verb, pool, part, "outside-hold");
+        self.outside(stmt, verb, pool, part);
     }
 
     /// `release` reaches a hold or a lease.
@@ -323,16 +323,16 @@ impl Amounts<'_, '_> {
         if !self.whole || self.holds.iter().flatten().any(|p| p == pool) || self.leased.contains(pool) {
             return;
         }
-        self.outside(stmt, "release", pool, Part::Reference(0), "outside-hold");
+        self.outside(stmt, "release", pool, Part::Reference(0));
     }
 
-    fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part, code: &'static str) {
+    fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part) {
         let span = self.span(stmt, part);
         let name = self.linker.pool_name(pool);
         let holds: Vec<String> = self.holds.iter().flatten().map(|p| format!("`{}`", self.linker.pool_name(p))).collect();
         let other_index = self.holds.iter().flatten().chain(&self.leased).any(|p| p.pool == pool.pool);
         let lease = if verb == "release" { ", and nothing leases it" } else { "" };
-        let e = self.linker.error(code, span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
+        let e = self.linker.error("outside-hold", span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
         let e = if other_index {
             e.help("write the pool as the hold does, index included")
         } else if holds.is_empty() {

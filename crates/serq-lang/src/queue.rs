@@ -42,7 +42,7 @@ impl<'a> Linker<'a> {
         self.names.queues[at].roles = roles.clone();
         if roles.contains(&Role::Gateway) && let Some(size) = &declared.size {
             let whole = Span { end: size.span.end, ..declared.span };
-            self.error("gateway-family", whole, format!("gateway `{}` is a family", name.text))
+            self.error("role-entry", whole, format!("gateway `{}` is a family", name.text))
                 .help("a gateway is one queue: declare two gateways instead")
                 .done(self);
         }
@@ -61,7 +61,7 @@ impl<'a> Linker<'a> {
                 }
                 QueueItem::Serve { kind, latency, span } => {
                     if let Some(first) = served {
-                        self.error("repeated-declaration", *span, format!("queue `{}` serves twice", name.text)).note(first, "first here").done(self);
+                        self.error("repeated", *span, format!("queue `{}` serves twice", name.text)).note(first, "first here").done(self);
                         continue;
                     }
                     self.before_entries(*span, "serve", entered);
@@ -82,7 +82,7 @@ impl<'a> Linker<'a> {
                 }
                 QueueItem::Nic { kind, span } => {
                     if let Some(first) = nic {
-                        self.error("repeated-declaration", *span, format!("queue `{}` has two `nic`s", name.text)).note(first, "first here").done(self);
+                        self.error("repeated", *span, format!("queue `{}` has two `nic`s", name.text)).note(first, "first here").done(self);
                         continue;
                     }
                     self.before_entries(*span, "nic", entered);
@@ -155,13 +155,13 @@ impl<'a> Linker<'a> {
         if let (Some(from), Some([parameter])) = (&entry.from, entry.parameters.as_deref())
             && from.text == parameter.text
         {
-            self.error("repeated-declaration", from.span, format!("`{}` is named twice", from.text)).note(parameter.span, "first here").done(self);
+            self.error("repeated", from.span, format!("`{}` is named twice", from.text)).note(parameter.span, "first here").done(self);
             return;
         }
         let same = |e: &&&ast::Entry| e.verb.text == verb && e.from.is_some() == entry.from.is_some();
         if let Some(first) = self.names.queues[at].entries.iter().find(same) {
             let first = first.verb.span;
-            self.entry_error("repeated-declaration", entry, format!("`{name}.{verb}` is written twice")).note(first, "first here").done(self);
+            self.entry_error("repeated", entry, format!("`{name}.{verb}` is written twice")).note(first, "first here").done(self);
             return;
         }
         self.names.queues[at].entries.push(entry);
@@ -303,7 +303,7 @@ impl<'a> Linker<'a> {
         if !self.names.queues[queue].roles.contains(&Role::Gateway) {
             let at = self.names.queues[queue].declared.name.span;
             return Err(self
-                .error("request-nobody", span, format!("queue `{}` is no gateway", name.text))
+                .error("request-misplaced", span, format!("queue `{}` is no gateway", name.text))
                 .note(at, "declared here")
                 .help("a gateway has a `route { … }` that answers a `request`; other entries are called")
                 .done(self));
@@ -381,7 +381,7 @@ impl<'a> Linker<'a> {
         }
         if link != to.is_some() {
             return Err(self
-                .error("transfer-clauses", span, if link {
+                .error("incomplete-transfer", span, if link {
                     format!("`{word}.transfer` names the pool it takes from and the pool it fills")
                 } else {
                     format!("`{word}.{verb}` fills no pool")
@@ -422,7 +422,7 @@ impl<'a> Linker<'a> {
         if let Some(first) = self.calls.iter().find(|(q, v)| *q == queue && *v == entry.verb.span) {
             let at = first.1;
             return Err(self
-                .error("recursive-entry", span, format!("`{word}.{verb}` is called inside itself"))
+                .error("recursion", span, format!("`{word}.{verb}` is called inside itself"))
                 .note(at, "this entry")
                 .help("a call is replaced by the entry's body, which would never end")
                 .done(self));
@@ -579,7 +579,7 @@ impl<'a> Linker<'a> {
             Some(Binding::From(source)) if from.index.is_none() && from.field.is_none() => source,
             _ => {
                 return Err(self
-                    .error("transfer-source", from.span, format!("`{}` is not the `from` name of this entry", written_as(from)))
+                    .error("from-other-queue", from.span, format!("`{}` is not the `from` name of this entry", written_as(from)))
                     .help("a transfer over the relation reads from the member the entry was called with")
                     .done(self));
             }

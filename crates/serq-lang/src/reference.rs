@@ -70,7 +70,7 @@ impl<'a> Linker<'a> {
             && crate::lint::reads_state(member)
         {
             return Err(self
-                .error("gauge-index", span, "the index of a pool or stage in a gauge is constant")
+                .error("not-constant", span, "the index of a pool or stage in a gauge is constant")
                 .label("this one changes with the state")
                 .help("an aggregate's variable is constant: `sum k in 2 (used(kv[k]))`")
                 .done(self));
@@ -96,7 +96,7 @@ impl<'a> Linker<'a> {
         for d in &mut self.findings.list[found..] {
             let Some(span) = d.span else { continue };
             let inside = span.file == argument.span.file && span.start > argument.span.start && span.end <= argument.span.end;
-            if matches!(d.code, "index-missing" | "not-a-pool") && !inside {
+            if matches!(d.code, "index-missing" | "wrong-kind") && !inside {
                 d.span = Some(name.span.to(argument.span));
             }
         }
@@ -111,7 +111,7 @@ impl<'a> Linker<'a> {
     ) -> Result<ir::PoolRef> {
         let Some(r) = Self::plain(argument) else {
             return Err(self
-                .error("not-a-pool", name.span.to(argument.span), format!("`{}` takes a pool", name.text))
+                .error("wrong-kind", name.span.to(argument.span), format!("`{}` takes a pool", name.text))
                 .help(format!("write `{}(kv)`, with the pool's name", name.text))
                 .done(self));
         };
@@ -142,7 +142,7 @@ impl<'a> Linker<'a> {
         {
             let (name, word, span) = (declared.name.clone(), declared.word(), declared.span);
             return Err(self
-                .error("not-a-step-stage", word_span.to(argument.span), format!("`{name}` is a `{word}` stage and has no budget"))
+                .error("wrong-kind", word_span.to(argument.span), format!("`{name}` is a `{word}` stage and has no budget"))
                 .note(span, "declared here")
                 .help("`budget_left` is a figure of `step` stages")
                 .done(self));
@@ -158,7 +158,7 @@ impl<'a> Linker<'a> {
     ) -> Result<ir::StageRef> {
         let Some(r) = Self::plain(argument) else {
             return Err(self
-                .error("not-a-stage", argument.span, "a stage is named here")
+                .error("wrong-kind", argument.span, "a stage is named here")
                 .help("write the stage's name")
                 .done(self));
         };
@@ -232,7 +232,7 @@ impl<'a> Linker<'a> {
                         Ok(ir::PoolRef { pool: pool as u32, member })
                     }
                     _ => Err(self
-                        .error("not-a-pool", r.span, format!("`{word}` stands for a value here, not for a pool"))
+                        .error("wrong-kind", r.span, format!("`{word}` stands for a value here, not for a pool"))
                         .note(thunk.expr.span, "this is the argument")
                         .help("pass the pool's name")
                         .done(self)),
@@ -241,7 +241,7 @@ impl<'a> Linker<'a> {
             Some(Binding::Unknown) => return Ok(ir::PoolRef { pool: UNKNOWN, member: None }),
             Some(Binding::From(from)) => return self.from_pool(r, from, at, doing),
             Some(Binding::Variable(_)) => {
-                return Err(self.error("not-a-pool", r.span, format!("`{word}` is a number, not a pool")).done(self));
+                return Err(self.error("wrong-kind", r.span, format!("`{word}` is a number, not a pool")).done(self));
             }
             Some(Binding::Bound(_)) | None => {}
         }
@@ -327,7 +327,7 @@ impl<'a> Linker<'a> {
             _ => None,
         };
         let queue = &self.names.queues[queue].declared.name.text;
-        let e = self.error("own-index", called.unwrap_or(r.span), format!("`{word}[…]` inside queue `{queue}`: an own {what} is the member's"));
+        let e = self.error("index-not-needed", called.unwrap_or(r.span), format!("`{word}[…]` inside queue `{queue}`: an own {what} is the member's"));
         let e = if called.is_some() { e.note(r.span, "in the entry called here") } else { e };
         e.help(format!("write `{word}`")).done(self)
     }
@@ -366,7 +366,7 @@ impl<'a> Linker<'a> {
             if called_at.is_none() && !self.strict {
                 return Ok(self.unknown_value());
             }
-            let e = self.error("self-outside", called_at.unwrap_or(r.span), format!("`self` in queue `{text}`, which is not a family"));
+            let e = self.error("outside-entry", called_at.unwrap_or(r.span), format!("`self` in queue `{text}`, which is not a family"));
             let e = if called_at.is_some() { e.note(r.span, "read in the entry called here") } else { e };
             return Err(e
                 .note(span, "declared without a size")
@@ -382,13 +382,13 @@ impl<'a> Linker<'a> {
     fn from_pool(&mut self, r: &'a ast::Ref, from: From<'a>, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
         if r.index.is_some() {
             return Err(self
-                .error("own-index", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
+                .error("index-not-needed", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
                 .help(format!("write `{}`", r.name.text))
                 .done(self));
         }
         if matches!(doing, Doing::Allocates("load" | "to")) {
             return Err(self
-                .error("load-source", r.span, format!("`{}` is read from, nothing is loaded into it", r.name.text))
+                .error("outside-hold", r.span, format!("`{}` is read from, nothing is loaded into it", r.name.text))
                 .help("`load` names a pool this entry holds")
                 .done(self));
         }
@@ -553,7 +553,7 @@ impl<'a> Linker<'a> {
                 Some(inner) if inner.index.is_none() && inner.field.is_none() => name = &inner.name,
                 _ => {
                     return Err(self
-                        .error("not-a-stage", r.span, format!("`{word}` stands for a value here, not for a stage"))
+                        .error("wrong-kind", r.span, format!("`{word}` stands for a value here, not for a stage"))
                         .note(thunk.expr.span, "this is the argument")
                         .help("pass the stage's name")
                         .done(self));
@@ -561,7 +561,7 @@ impl<'a> Linker<'a> {
             },
             Some(Binding::Unknown) => return Ok(ir::StageRef { stage: UNKNOWN, member: None }),
             Some(Binding::From(_) | Binding::Variable(_)) => {
-                return Err(self.error("not-a-stage", r.span, format!("`{word}` is no stage")).done(self));
+                return Err(self.error("wrong-kind", r.span, format!("`{word}` is no stage")).done(self));
             }
             Some(Binding::Bound(_)) | None => {}
         }
@@ -607,7 +607,7 @@ impl<'a> Linker<'a> {
     pub(crate) fn no_serve(&mut self, span: Span, queue: usize) -> Reported {
         let name = &self.names.queues[queue].declared.name;
         let (text, at) = (name.text.clone(), name.span);
-        self.error("no-serve", span, format!("queue `{text}` has no `serve`, so it has no stage of its own"))
+        self.error("no-stage", span, format!("queue `{text}` has no `serve`, so it has no stage of its own"))
             .note(at, "declared here")
             .help("give it one, such as `serve fifo;`, or name a stage")
             .done(self)
@@ -786,7 +786,7 @@ impl<'a> Linker<'a> {
         if let Some(&attribute) = self.names.attribute_of.get(&format!("{text}.{}", field.text)) {
             if index.is_some() {
                 return Err(self
-                    .error("attribute-index", r.span, format!("`{text}.{}` is the request's, not a member's", field.text))
+                    .error("index-not-needed", r.span, format!("`{text}.{}` is the request's, not a member's", field.text))
                     .help(format!("write `{text}.{}`", field.text))
                     .done(self));
             }
@@ -794,7 +794,7 @@ impl<'a> Linker<'a> {
         }
         if self.names.queues[queue].pools.contains_key(field.text.as_str()) {
             return Err(self
-                .error("not-a-value", r.span, format!("`{text}.{}` is a pool, not a number", field.text))
+                .error("wrong-kind", r.span, format!("`{text}.{}` is a pool, not a number", field.text))
                 .help(format!("read a figure of it, such as `used({})`", indexed_field(&text, &field.text, self.names.queues[queue].size)))
                 .done(self));
         }

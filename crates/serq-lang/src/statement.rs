@@ -69,7 +69,7 @@ impl<'a> Linker<'a> {
                 };
                 if self.request.serving {
                     return Err(self
-                        .error("session-statement", span, format!("`{word};` in a server, route or entry"))
+                        .error("misplaced-statement", span, format!("`{word};` in a server, route or entry"))
                         .label("the session's own statement")
                         .help("a server answers a request; turns and the end are the session's")
                         .done(self));
@@ -181,7 +181,7 @@ impl<'a> Linker<'a> {
     fn mark(&mut self, name: &'a ast::Name, span: Span, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
         let Room::Entry { queue, .. } = self.scopes.room_of(scope) else {
             return Err(self
-                .error("mark-outside", span, "`mark` is a queue entry's statement")
+                .error("outside-entry", span, "`mark` is a queue entry's statement")
                 .label("names a moment for the caller to read")
                 .help(format!("write `set {} = now;`", name.text))
                 .done(self));
@@ -201,20 +201,20 @@ impl<'a> Linker<'a> {
             if let Room::Entry { queue, entry, .. } = self.scopes.room_of(scope) {
                 let queue = &self.names.queues[queue].declared.name.text;
                 return Err(self
-                    .entry_error("assigned-parameter", entry, format!("`{queue}.{}` sets its parameter `{word}`", entry.verb.text))
+                    .entry_error("not-assignable", entry, format!("`{queue}.{}` sets its parameter `{word}`", entry.verb.text))
                     .note(name.span, "assigned here")
                     .help("a parameter is replaced by its argument; set another name")
                     .done(self));
             }
             return Err(self
-                .error("assigned-parameter", name.span, format!("`{word}` is a parameter"))
+                .error("not-assignable", name.span, format!("`{word}` is a parameter"))
                 .help("a parameter is replaced by its argument; set another name")
                 .done(self));
         }
         if let Some(declared) = self.names.lets.get(word) {
             let at = declared.name.span;
             return Err(self
-                .error("assigned-constant", name.span, format!("`{verb} {word}`: `{word}` is a constant"))
+                .error("not-assignable", name.span, format!("`{verb} {word}`: `{word}` is a constant"))
                 .note(at, "declared here")
                 .help("an attribute needs a name of its own")
                 .done(self));
@@ -258,7 +258,7 @@ impl<'a> Linker<'a> {
             self.request.server_used = true;
             let Some(server) = self.request.server else {
                 return Err(self
-                    .error("request-nobody", span, "`request;` and no `server { … }`")
+                    .error("request-misplaced", span, "`request;` and no `server { … }`")
                     .help("write a `server { … }` block, or name a gateway: `request gw;`")
                     .done(self));
             };
@@ -346,7 +346,7 @@ impl<'a> Linker<'a> {
         };
         let ast::DefBody::Block(body) = &def.body else {
             return Err(self
-                .error("definition-kind", name.span, format!("`{}` is a definition of a value, used as a statement", name.text))
+                .error("wrong-kind", name.span, format!("`{}` is a definition of a value, used as a statement", name.text))
                 .note(def.name.span, "defined here with `=`")
                 .help(format!("use it in an expression: `set x = {}(…);`", name.text))
                 .done(self));
@@ -408,7 +408,7 @@ impl<'a> Linker<'a> {
                     let (written, _) = hold.lease.as_ref().expect("it was linked");
                     let held: Vec<String> = hold.grabs.iter().map(|g| written_as(&g.pool)).collect();
                     return Err(self
-                        .error("lease-unheld", hold.grabs[0].pool.span, format!("`lease {}`: this hold does not hold it", written_as(written)))
+                        .error("outside-hold", hold.grabs[0].pool.span, format!("`lease {}`: this hold does not hold it", written_as(written)))
                     .note(written.span, "leased here")
                         .help(format!("it holds {}", held.join(", ")))
                         .done(self));
@@ -462,7 +462,7 @@ impl<'a> Linker<'a> {
         for (k, (name, value)) in hold.bindings.iter().enumerate() {
             let word = name.text.as_str();
             if let Some((first, _)) = hold.bindings[..k].iter().find(|(n, _)| n.text == name.text) {
-                self.error("repeated-declaration", name.span, format!("`{word}` is bound twice"))
+                self.error("repeated", name.span, format!("`{word}` is bound twice"))
                     .note(first.span, "first here")
                     .done(self);
                 bad = true;
@@ -471,7 +471,7 @@ impl<'a> Linker<'a> {
             let later: Vec<&str> = hold.bindings[k..].iter().map(|(n, _)| n.text.as_str()).collect();
             if let Some((reads, at)) = first_read(value, &later) {
                 let place = if reads == word { at } else { name.span };
-                self.error("binding-order", place, format!("`{word}` reads `{reads}`, which has no value before it is bound"))
+                self.error("declared-below", place, format!("`{word}` reads `{reads}`, which has no value before it is bound"))
                     .note(if reads == word { name.span } else { at }, if reads == word { "bound here" } else { "read here" })
                     .help("an `at admission` name reads those before it")
                     .done(self);
@@ -600,21 +600,21 @@ impl<'a> Linker<'a> {
         let (name, word, declared, step) = (known.name.clone(), known.word(), known.span, known.is_step());
         if step && mode.is_none() {
             return Err(self
-                .error("mode-missing", at.to(span), format!("a run on step stage `{name}` says `prefill` or `decode`"))
+                .error("wrong-mode", at.to(span), format!("a run on step stage `{name}` says `prefill` or `decode`"))
                 .note(declared, "a `step` stage")
                 .help(format!("write `run {name} prefill (n)` or `run {name} decode (n)`"))
                 .done(self));
         }
         if !step && mode.is_some() {
             return Err(self
-                .error("mode-misplaced", at.to(span), format!("`{name}` is a `{word}` stage and knows no `prefill` or `decode`"))
+                .error("wrong-mode", at.to(span), format!("`{name}` is a `{word}` stage and knows no `prefill` or `decode`"))
                 .note(declared, "declared here")
                 .help(format!("write `run {name} (w)`"))
                 .done(self));
         }
         if !step && let Some(growing) = growing {
             return Err(self
-                .error("growing-misplaced", at.to(span), format!("`growing {}` on `{name}`, a `{word}` stage", written_as(growing)))
+                .error("wrong-mode", at.to(span), format!("`growing {}` on `{name}`, a `{word}` stage", written_as(growing)))
                 .note(growing.span, "only a `step` stage serves tokens that grow a pool")
                 .help("take the units in the hold, or `grow` them")
                 .done(self));
@@ -632,7 +632,7 @@ impl<'a> Linker<'a> {
     ) -> Result<()> {
         if mode.is_some() || growing.is_some() {
             return Err(self
-                .error("flow-clause", spans[0].to(span), "a run over several stages has no `prefill`, `decode` or `growing`")
+                .error("flow-stage", spans[0].to(span), "a run over several stages has no `prefill`, `decode` or `growing`")
                 .help("those are for one `step` stage")
                 .done(self));
         }
@@ -646,7 +646,7 @@ impl<'a> Linker<'a> {
             let (name, word, declared) = (known.name.clone(), known.word(), known.span);
             if stages[..k].iter().any(|s| s.stage == stage.stage) {
                 bad = true;
-                self.error("flow-stage-twice", spans[k], format!("`{name}` is named twice in one run"))
+                self.error("flow-stage", spans[k], format!("`{name}` is named twice in one run"))
                     .help("a flow crosses each link once; two members of one array need two arrays")
                     .done(self);
                 continue;
@@ -690,7 +690,7 @@ impl<'a> Linker<'a> {
     pub(crate) fn own_stage(&mut self, word: &str, at: Span, scope: ScopeId) -> Result<ir::StageRef> {
         let Room::Entry { queue, .. } = self.scopes.room_of(scope) else {
             return Err(self
-                .error("run-nowhere", at, format!("`{word}` names no stage"))
+                .error("no-stage", at, format!("`{word}` names no stage"))
                 .help(format!("write `{word} STAGE (w);`; only an entry has a stage of its own"))
                 .done(self));
         };
@@ -750,7 +750,7 @@ impl<'a> Linker<'a> {
                 {
                     if let Some(index) = index {
                         return Err(self
-                            .error("own-index", index.span, format!("`{word}` without `on` is the member's own stage and takes no index"))
+                            .error("index-not-needed", index.span, format!("`{word}` without `on` is the member's own stage and takes no index"))
                             .help(format!("write `{word} (n);`"))
                             .done(self));
                     }
@@ -788,7 +788,7 @@ impl<'a> Linker<'a> {
             }
             [] => {
                 let below = self.names.stages.iter().find(|s| words.contains(&s.name.as_str()));
-                let e = self.error("no-stage-for-form", span, format!("no stage declared above plays `{word}`"));
+                let e = self.error("no-stage", span, format!("no stage declared above plays `{word}`"));
                 let e = match below {
                     Some(s) => e.note(s.span, "this one is declared below"),
                     None => e,
@@ -804,7 +804,7 @@ impl<'a> Linker<'a> {
             several => {
                 let names: Vec<&str> = several.iter().map(|&k| self.names.stages[k].name.as_str()).collect();
                 Err(self
-                    .error("several-stages-for-form", span, format!("several stages play `{word}`: {}", names.join(", ")))
+                    .error("several-stages", span, format!("several stages play `{word}`: {}", names.join(", ")))
                     .help(format!("say which: `{word} on {} …`", names[0]))
                     .done(self))
             }

@@ -81,7 +81,7 @@ impl<'a> Linker<'a> {
     }
 
     fn second(&mut self, span: Span, what: &str, first: Span) {
-        self.error("repeated-declaration", span, format!("a second `{what}`"))
+        self.error("repeated", span, format!("a second `{what}`"))
             .note(first, "first here")
             .help("a program has one")
             .done(self);
@@ -105,7 +105,7 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Session(s) => ("session", s.keyword_span),
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated-option", span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                self.error("repeated", span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
                 continue;
             }
             seen.insert(word, span);
@@ -117,7 +117,7 @@ impl<'a> Linker<'a> {
                 }
                 WorkloadItem::Trace { path, ordered, span } => {
                     if path.trim().is_empty() {
-                        self.error("bad-trace", *span, "the trace has no file name").done(self);
+                        self.error("bad-run", *span, "the trace has no file name").done(self);
                     }
                     linked.trace = Some(ir::Trace { path: path.clone(), ordered: *ordered });
                 }
@@ -166,7 +166,7 @@ impl<'a> Linker<'a> {
                         StmtKind::Run { stages, .. } if !stages.is_empty() => stages[0].span.to(stmt.span),
                         _ => stmt.span,
                     };
-                    self.error("workload-statement", span, format!("a workload's `{what}` takes only `set` and `observe`"))
+                    self.error("misplaced-statement", span, format!("a workload's `{what}` takes only `set` and `observe`"))
                         .help("whatever takes time or decides is the session's")
                         .done(self);
                 }
@@ -180,7 +180,7 @@ impl<'a> Linker<'a> {
             ast::Arrive::Poisson(e) => {
                 let rate = self.constant(e, "the rate of `poisson`")?;
                 if !(rate > 0.0 && rate.is_finite()) {
-                    return Err(self.error("bad-arrival", e.span, format!("a rate of {rate} is not positive and finite")).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a rate of {rate} is not positive and finite")).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
                 }
                 ir::Arrive::Poisson(Number(rate))
             }
@@ -190,7 +190,7 @@ impl<'a> Linker<'a> {
                 if let Some(value) = fold::value(&gap)
                     && !(value > 0.0 && value.is_finite())
                 {
-                    return Err(self.error("bad-arrival", e.span, format!("a gap of {value} is not positive and finite")).done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a gap of {value} is not positive and finite")).done(self));
                 }
                 ir::Arrive::Renewal(gap)
             }
@@ -204,7 +204,7 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= SESSIONS_MAX {
             return Ok(value as u32);
         }
-        Err(self.error("bad-arrival", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}")).done(self))
+        Err(self.error("bad-constant", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}")).done(self))
     }
 
     /// The run's settings; what the caller gives wins.
@@ -223,7 +223,7 @@ impl<'a> Linker<'a> {
                 };
                 if let Some((first, _)) = given.get(word) {
                     let first = first.span;
-                    self.error("repeated-option", field.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                    self.error("repeated", field.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
                     continue;
                 }
                 let value = self.constant(&field.value, match field.kind {
@@ -247,7 +247,7 @@ impl<'a> Linker<'a> {
             && !self.broken
         {
             let at = if self.overrides.arrivals.is_some() { None } else { place("arrivals") };
-            self.error("arrivals-misplaced", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
+            self.error("bad-run", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
                 .help("`batch(n)` and `closed(n)` say their number themselves")
                 .done(self);
         }
