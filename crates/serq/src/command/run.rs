@@ -51,6 +51,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME=LIMIT", value_parser = limit)]
     slo: Vec<(String, f64)>,
 
+    /// Keep every sample, so that quantiles are exact however many there are
+    #[arg(long)]
+    exact: bool,
+
     /// A row for every member of a family, however many there are
     #[arg(long)]
     all_members: bool,
@@ -76,6 +80,7 @@ impl Run {
             strict: self.limits.strict,
             max_events: self.limits.max_events,
             slo: self.slo.clone(),
+            exact: self.exact,
         };
         let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
         let horizon = linked.program.run.horizon.0;
