@@ -51,10 +51,6 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME=LIMIT", value_parser = limit)]
     slo: Vec<(String, f64)>,
 
-    /// Keep every sample, so that quantiles are exact however many there are
-    #[arg(long)]
-    exact: bool,
-
     /// A row for every member of a family, however many there are
     #[arg(long)]
     all_members: bool,
@@ -77,10 +73,10 @@ impl Run {
         }
         let options = Options {
             record: self.dump.is_some(),
+            exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
             slo: self.slo.clone(),
-            exact: self.exact,
         };
         let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
         let horizon = linked.program.run.horizon.0;
