@@ -34,3 +34,8 @@ mod workload;
 pub use format::format;
 pub use compile::{Settings, TEXT, compile, load};
 pub use parser::{parse, parse_expr};
+
+/// The linked program spelled out.
+pub fn unsugar(program: &serq_ir::Program) -> String {
+    serq_ir::json::print(program)
+}

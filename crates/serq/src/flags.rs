@@ -102,6 +102,10 @@ pub(crate) struct LimitFlags {
     #[arg(long)]
     pub(crate) strict: bool,
 
+    /// Keep every sample for the quantiles (otherwise a sketch above 65,536)
+    #[arg(long)]
+    pub(crate) exact: bool,
+
     /// Fail after this many events
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) max_events: Option<u64>,

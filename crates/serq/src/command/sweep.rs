@@ -175,7 +175,12 @@ impl Sweep {
         seeds: &Seeds,
         state: Option<&RefCell<StateFile>>,
     ) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options { strict: self.limits.strict, max_events: self.limits.max_events, ..Options::default() };
+        let options = Options {
+            exact: self.limits.exact,
+            strict: self.limits.strict,
+            max_events: self.limits.max_events,
+            ..Options::default()
+        };
         let all = settings.len() * seeds.0.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let known = |cell: usize, seed: u64| state.and_then(|state| state.borrow().run(&settings[cell].label, seed));
