@@ -228,10 +228,7 @@ impl Kernel<'_> {
             fits &= state.fits(state.quanta(wanted.max(reserve)));
         }
         if fits {
-            let reuse = match &hold.reuse {
-                Some(reuse) => Some(self.eval(world, reuse, &frame)),
-                None => None,
-            };
+            let reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
             self.check_fault()?;
             self.admit(world, slot, pool, hold, &units, reuse)?;
         }
@@ -400,10 +397,7 @@ impl Kernel<'_> {
         let mut given = std::mem::take(&mut self.given_back);
         given.clear();
         let pc = self.sessions[slot as usize].holds.last().expect("a scope's end has its hold").pc;
-        let lease = match &self.hold_code(pc).lease {
-            Some((grab, _)) => Some(*grab),
-            None => None,
-        };
+        let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
         self.give_back_innermost(world, slot, lease, &mut given)?;
         self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
         let session = &mut self.sessions[slot as usize];

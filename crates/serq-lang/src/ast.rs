@@ -121,6 +121,7 @@ pub struct PoolOption {
 
 /// What an option of a pool says.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a program has a handful of them")]
 pub enum PoolOptionKind {
     /// `cap expr`
     Cap(Expr),

@@ -3,12 +3,12 @@
 //! The clause an expression stands in comes along, so what may not be read there is
 //! said where it is written. Constant parts are folded.
 
-use serq_ir::{self as ir, Binary, BuiltIn, Function, Law, Number, PoolFigure, StageFigure};
+use serq_ir::json::Number;
+use serq_ir::{self as ir, Binary, BuiltIn, Function, Law, PoolFigure, StageFigure};
 
 use crate::ast::{self, ExprKind};
-use crate::diagnostic::Diagnostic;
 use crate::fold;
-use crate::link::Linker;
+use crate::link::{Draft, Linker};
 use crate::moment::{self, Clause};
 use crate::nearest;
 use crate::resolve::{Reported, Result};
@@ -84,7 +84,10 @@ impl<'a> Linker<'a> {
     /// Links an expression.
     pub(crate) fn expr(&mut self, e: &'a ast::Expr, scope: ScopeId, at: Clause) -> Result<ir::Expr> {
         self.deeper(e.span)?;
+        let emits = !matches!(e.kind, ExprKind::Paren(_) | ExprKind::Ref(_) | ExprKind::Number(_));
+        self.height += usize::from(emits);
         let linked = self.expr_kind(e, scope, at);
+        self.height -= usize::from(emits);
         self.depth -= 1;
         linked
     }
@@ -693,24 +696,6 @@ impl<'a> Linker<'a> {
             _ => self.error("state-not-allowed", name.span, format!("`{word}(…)` can't be read in {}", at.describe())),
         };
         self.through(e, scope).done(self)
-    }
-}
-
-/// A diagnostic being written.
-pub(crate) struct Draft(pub(crate) Diagnostic);
-
-impl Draft {
-    pub(crate) fn label(self, text: impl Into<String>) -> Self {
-        Self(self.0.label(text))
-    }
-    pub(crate) fn note(self, span: Span, text: impl Into<String>) -> Self {
-        Self(self.0.note(span, text))
-    }
-    pub(crate) fn help(self, text: impl Into<String>) -> Self {
-        Self(self.0.help(text))
-    }
-    pub(crate) fn done(self, linker: &mut Linker<'_>) -> Reported {
-        linker.findings.report(self.0)
     }
 }
 

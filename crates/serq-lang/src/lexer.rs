@@ -19,6 +19,9 @@ use crate::source::Span;
 /// a file taken by mistake (a trace, a model) from filling the memory with tokens.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
+/// Most errors listed for one text; further ones are counted, not kept.
+pub(crate) const ERRORS_MAX: usize = 100;
+
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Token {
@@ -144,7 +147,7 @@ pub fn lex(file: u32, text: &str) -> Lexed {
             "the text has {} bytes; the most that is read is {FILE_BYTES_MAX}",
             text.len()
         );
-        lexer.out.diagnostics.push(
+        lexer.report(
             Diagnostic::error("file-too-large", lexer.span(0, 0), message)
                 .help("a program is a few hundred lines; is this the file you meant?"),
         );
@@ -177,7 +180,7 @@ impl Lexer<'_> {
     fn run(&mut self) {
         if self.text.starts_with('\u{feff}') {
             self.at = '\u{feff}'.len_utf8();
-            self.out.diagnostics.push(
+            self.report(
                 Diagnostic::error(
                     "byte-order-mark",
                     self.span(0, self.at),
@@ -238,6 +241,13 @@ impl Lexer<'_> {
         self.out.tokens.push(Token { kind, span });
     }
 
+    fn report(&mut self, diagnostic: Diagnostic) {
+        // One more than are listed, so that it is known that more follow.
+        if self.out.diagnostics.len() <= ERRORS_MAX {
+            self.out.diagnostics.push(diagnostic);
+        }
+    }
+
     fn comment(&mut self, start: usize, end: usize, block: bool) {
         let span = self.span(start, end);
         self.out.comments.push(Comment { span, block });
@@ -254,7 +264,7 @@ impl Lexer<'_> {
             Some(length) => self.at = start + 2 + length + 2,
             None => {
                 self.at = self.text.len();
-                self.out.diagnostics.push(
+                self.report(
                     Diagnostic::error(
                         "unclosed-comment",
                         self.span(start, start + 2),
@@ -278,7 +288,7 @@ impl Lexer<'_> {
             found => {
                 let line = &rest[..found.unwrap_or(rest.len())];
                 self.at = start + 1 + line.trim_end_matches('\r').len();
-                self.out.diagnostics.push(
+                self.report(
                     Diagnostic::error(
                         "unclosed-string",
                         self.span(self.at, self.at),
@@ -321,7 +331,7 @@ impl Lexer<'_> {
             };
             let message = format!("`{}` is not a number", shorten(spelling));
             let diagnostic = Diagnostic::error("bad-number", self.span(start, self.at), message);
-            self.out.diagnostics.push(diagnostic.help(help));
+            self.report(diagnostic.help(help));
             self.push(TokenKind::Bad, start, self.at);
             return;
         }
@@ -343,15 +353,12 @@ impl Lexer<'_> {
             }
             c => format!("`{c}`"),
         };
-        let mut diagnostic = Diagnostic::error(
+        let diagnostic = Diagnostic::error(
             "unexpected-character",
             self.span(start, self.at),
             format!("{shown} has no meaning here"),
         );
-        if let Some(help) = instead_of(c) {
-            diagnostic = diagnostic.help(help);
-        }
-        self.out.diagnostics.push(diagnostic);
+        self.report(diagnostic.help(instead_of(c).unwrap_or("leave it out")));
         self.push(TokenKind::Bad, start, self.at);
     }
 }

@@ -8,11 +8,29 @@
 //! a file: the input is a [`source::SourceMap`] somebody filled.
 
 pub mod ast;
+mod compile;
+mod definition;
 pub mod diagnostic;
+mod expression;
 pub mod explain;
+mod family;
+mod fold;
+pub mod format;
 pub mod lexer;
-pub(crate) mod nearest;
+mod link;
+mod lint;
+mod moment;
+pub mod nearest;
 pub mod parser;
+mod queue;
+mod reference;
+mod resolve;
+mod scope;
 pub mod source;
+mod statement;
+mod walk;
+mod workload;
 
+pub use format::format;
+pub use compile::{Settings, TEXT, compile, load};
 pub use parser::{parse, parse_expr};

@@ -5,16 +5,16 @@
 ///
 /// An edit inserts, deletes or replaces one character, or swaps two neighbours
 /// (optimal string alignment). A change of case alone is no edit.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     // A longer word is no misspelling of anything, and the cost is quadratic.
     const CHARACTERS_MAX: usize = 64;
-    let word: Vec<char> = word.to_lowercase().chars().collect();
-    if word.len() > CHARACTERS_MAX {
+    if word.chars().nth(CHARACTERS_MAX).is_some() {
         return None;
     }
+    let word: Vec<char> = word.to_lowercase().chars().collect();
     let allowed = (word.len() / 3).max(1);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {

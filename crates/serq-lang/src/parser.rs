@@ -22,12 +22,12 @@
 
 mod expression;
 mod item;
+mod mistake;
 mod statement;
 
 use crate::ast;
 use crate::diagnostic::Diagnostic;
-use crate::lexer::{self, Lexed, Token, TokenKind};
-use crate::nearest::{list, nearest};
+use crate::lexer::{self, ERRORS_MAX, Lexed, Token, TokenKind};
 use crate::source::Span;
 
 /// Reads a program. What could not be read is reported and left out.
@@ -56,9 +56,6 @@ pub fn parse_expr(file: u32, text: &str) -> (ast::Expr, Vec<Diagnostic>) {
     });
     (expr, parser.finish(&lexed))
 }
-
-/// Most errors listed for one text.
-const ERRORS_MAX: usize = 100;
 
 /// A tree and what the formatter wants to know beside it.
 pub(crate) struct Parsed {
@@ -115,11 +112,13 @@ enum Place {
 
 struct Parser<'a> {
     text: &'a str,
-    /// An open comment swallowed the rest, so the end says nothing.
+    /// The rest was not read as tokens, so the end says nothing.
     cut: bool,
     tokens: &'a [Token],
     at: usize,
     diagnostics: Vec<Diagnostic>,
+    /// How often something was to be reported.
+    reports: usize,
     /// The last token reported.
     reported: Option<usize>,
     /// Expressions inside expressions, here.
@@ -136,10 +135,11 @@ impl<'a> Parser<'a> {
             cut: lexed
                 .diagnostics
                 .iter()
-                .any(|diagnostic| diagnostic.code == "unclosed-comment"),
+                .any(|one| matches!(one.code, "unclosed-comment" | "file-too-large")),
             tokens: &lexed.tokens,
             at: 0,
             diagnostics: Vec::new(),
+            reports: 0,
             reported: None,
             nesting: 0,
             blocks: 0,
@@ -153,14 +153,12 @@ impl<'a> Parser<'a> {
         all.extend(self.diagnostics);
         all.sort_by_key(|diagnostic| diagnostic.span.map_or(0, |span| span.start));
         if all.len() > ERRORS_MAX {
-            let left_out = all.len() - ERRORS_MAX;
             all.truncate(ERRORS_MAX);
             let last = all.last().and_then(|diagnostic| diagnostic.span);
             let message = format!("more errors follow; only the first {ERRORS_MAX} are listed");
             all.push(
-                Diagnostic::error("too-many-errors", last, message).help(format!(
-                    "mend these first; at least {left_out} more are behind them"
-                )),
+                Diagnostic::error("too-many-errors", last, message)
+                    .help("mend these first, then look again"),
             );
         }
         all
@@ -209,6 +207,11 @@ impl<'a> Parser<'a> {
             self.tokens[index - 1].span.end as usize
         };
         index == 0 || self.text[before..start].contains('\n')
+    }
+
+    /// True when one of these words is the first of a line here.
+    fn begins_word(&self, words: &[&str]) -> bool {
+        self.word().is_some_and(|word| words.contains(&word)) && self.begins_line(self.at)
     }
 
     /// The span from a token to the last one read.
@@ -300,9 +303,10 @@ impl<'a> Parser<'a> {
             format!("expected `{}`, found {}", kind.text(), self.found()),
         )
         .note(self.tokens[open].span, "to close this");
-        if self.kind() == TokenKind::Assign {
-            diagnostic = diagnostic.help("to compare, write `==`");
-        }
+        diagnostic = diagnostic.help(match self.kind() {
+            TokenKind::Assign => "to compare, write `==`".to_owned(),
+            _ => format!("write `{}` where it ends", kind.text()),
+        });
         Err(self.report(diagnostic))
     }
 
@@ -409,179 +413,26 @@ impl<'a> Parser<'a> {
     /// that the name it is given to is known.
     fn value(&mut self, words: &[&str]) -> Read<ast::Expr> {
         let first = self.at;
-        match self.expression() {
+        // `let a =` and on the next line `let b = 1;`: a value does not begin like that.
+        let forgotten = self.kind_ahead(1) == TokenKind::Name && self.begins_word(words);
+        let value = match forgotten {
+            true => Err(self.unexpected("an expression")),
+            false => self.expression(),
+        };
+        match value {
             Ok(expr) => {
                 if self.semicolon(words).is_err() {
-                    self.skip_value();
+                    self.skip_value(words);
                 }
                 Ok(expr)
             }
             Err(Stop) => {
-                self.skip_value();
+                self.skip_value(words);
                 Ok(ast::Expr {
                     kind: ast::ExprKind::Error,
                     span: self.span_from(first),
                 })
             }
-        }
-    }
-
-    // Reporting.
-
-    fn found(&self) -> String {
-        match self.kind() {
-            TokenKind::End => "the end of the text".to_owned(),
-            _ => format!("`{}`", lexer::shorten(self.spelling_at(self.at))),
-        }
-    }
-
-    /// Reports that something else was expected here.
-    fn unexpected(&mut self, expected: &str) -> Stop {
-        let message = format!("expected {expected}, found {}", self.found());
-        let mut diagnostic = Diagnostic::error("unexpected-token", self.token().span, message);
-        if let Some(help) = self.help_for_unexpected(expected) {
-            diagnostic = diagnostic.help(help);
-        }
-        self.report(diagnostic)
-    }
-
-    fn help_for_unexpected(&self, expected: &str) -> Option<String> {
-        let found = self.spelling_at(self.at);
-        Some(match self.kind() {
-            TokenKind::String => "only `use` and `trace` take a string".to_owned(),
-            TokenKind::Assign if expected == "`;`" => "to compare, write `==`".to_owned(),
-            TokenKind::Name | TokenKind::Number(_) if expected == "`(`" => {
-                format!("write it in parentheses: `({} …)`", lexer::shorten(found))
-            }
-            TokenKind::Name if expected.starts_with('`') => {
-                let wanted = expected.trim_matches('`');
-                nearest(found, [wanted]).map(|word| format!("write `{word}`"))?
-            }
-            TokenKind::Name if expected == "`;`" => "end this with `;` first".to_owned(),
-            TokenKind::Number(_) if expected.contains("name") => {
-                "a name begins with a letter or `_`".to_owned()
-            }
-            _ => return None,
-        })
-    }
-
-    /// Reports a word that is none of those the place takes.
-    fn unknown(&mut self, code: &'static str, what: &str, words: &[&str]) -> Stop {
-        let Some(word) = self.word() else {
-            return self.unexpected(&format!("{what}: {}", list(words)));
-        };
-        let message = format!("unknown {what} `{}`", lexer::shorten(word));
-        // The code is written out for the test that looks for codes.
-        let mut diagnostic = match code {
-            "unknown-kind" => Diagnostic::error("unknown-kind", self.token().span, message),
-            "unknown-item" => Diagnostic::error("unknown-item", self.token().span, message),
-            "unknown-statement" => {
-                Diagnostic::error("unknown-statement", self.token().span, message)
-            }
-            _ => Diagnostic::error("unknown-option", self.token().span, message),
-        };
-        if let Some(near) = nearest(word, words.iter().copied()) {
-            diagnostic = diagnostic.help(format!("write `{near}`"));
-        } else {
-            diagnostic = diagnostic.help(format!("write {}", list(words)));
-        }
-        self.report(diagnostic)
-    }
-
-    fn report(&mut self, diagnostic: Diagnostic) -> Stop {
-        let repeated = self.reported == Some(self.at);
-        self.reported = Some(self.at);
-        if self.kind() == TokenKind::End && self.cut {
-            return Stop;
-        }
-        if repeated || self.kind() == TokenKind::Bad {
-            return Stop;
-        }
-        // One more than are listed, so that it is known that more follow.
-        if self.diagnostics.len() <= ERRORS_MAX {
-            self.diagnostics.push(diagnostic);
-        }
-        Stop
-    }
-
-    // Going on after a mistake.
-
-    /// Over the rest of a value, its `;` included, up to what may come after it.
-    fn skip_value(&mut self) {
-        loop {
-            match self.kind() {
-                TokenKind::Semicolon => return self.advance(),
-                TokenKind::End | TokenKind::BraceClose => return,
-                TokenKind::BraceOpen => return self.skip_block(),
-                _ if self.begins_item(Place::Inner) => return,
-                _ => self.advance(),
-            }
-        }
-    }
-
-    /// Over the rest of an item or option: up to its `;`, over its block, or up to what
-    /// plainly begins outside.
-    fn skip_item(&mut self, place: Place) {
-        let first = self.at;
-        loop {
-            match self.kind() {
-                TokenKind::Semicolon => return self.advance(),
-                TokenKind::End | TokenKind::BraceClose => return,
-                TokenKind::BraceOpen => {
-                    self.skip_block();
-                    self.eat(TokenKind::Semicolon);
-                    return;
-                }
-                _ if self.at > first && self.begins_item(place) => return,
-                _ => self.advance(),
-            }
-        }
-    }
-
-    /// Over `{ … }`, without reading it.
-    fn skip_block(&mut self) {
-        let mut open = 0_usize;
-        loop {
-            match self.kind() {
-                TokenKind::BraceOpen => open += 1,
-                TokenKind::BraceClose => open -= 1,
-                TokenKind::End => return,
-                _ if self.begins_item(Place::Inner) => return,
-                _ => {}
-            }
-            self.advance();
-            if open == 0 {
-                return;
-            }
-        }
-    }
-
-    /// True where a declaration begins that cannot stand in `place`: at the start of a
-    /// line (at the top: anywhere), with the shape of one.
-    fn begins_item(&self, place: Place) -> bool {
-        let Some(word) = self.word() else {
-            return false;
-        };
-        let start = self.token().span.start as usize;
-        if place != Place::Top && start > 0 && !self.text[..start].ends_with('\n') {
-            return false;
-        }
-        use TokenKind::{
-            Assign, BraceOpen, BracketOpen, Colon, Name, ParenOpen, Semicolon, String,
-        };
-        let named =
-            |then: &[TokenKind]| self.kind_ahead(1) == Name && then.contains(&self.kind_ahead(2));
-        match word {
-            "let" | "gauge" => named(&[Assign]),
-            "use" => self.kind_ahead(1) == String,
-            "def" => named(&[ParenOpen]),
-            "pool" => place != Place::Queue && named(&[BraceOpen, BracketOpen]),
-            "stage" => named(&[Colon, BracketOpen]),
-            "queue" => named(&[BraceOpen, BracketOpen, Colon]),
-            "share" => named(&[Semicolon]),
-            "session" => place != Place::Workload && self.kind_ahead(1) == BraceOpen,
-            "workload" | "server" | "run" => self.kind_ahead(1) == BraceOpen,
-            _ => false,
         }
     }
 
@@ -605,7 +456,11 @@ impl<'a> Parser<'a> {
                     self.token().span,
                     format!("expected `}}`, found {}", self.found()),
                 );
-                self.report(diagnostic.note(self.tokens[open].span, "to close this"));
+                self.report(
+                    diagnostic
+                        .note(self.tokens[open].span, "to close this")
+                        .help("write `}` where it ends"),
+                );
                 return Ok(all);
             }
             let first = self.at;

@@ -8,9 +8,8 @@ use serq_ir::{self as ir, PoolFigure, StageFigure};
 
 use crate::ast::{self, ExprKind};
 use crate::diagnostic::Diagnostic;
-use crate::expression::Draft;
 use crate::fold;
-use crate::link::Linker;
+use crate::link::{Draft, Linker};
 use crate::moment::Clause;
 use crate::nearest;
 use crate::resolve::{Reported, Result};

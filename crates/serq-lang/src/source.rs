@@ -41,6 +41,8 @@ pub struct Source {
 pub struct SourceMap {
     /// In loading order.
     pub sources: Vec<Source>,
+    /// Paths a `use` names that could not be read; reported by whoever tried.
+    pub unread: Vec<String>,
 }
 
 impl SourceMap {
@@ -63,7 +65,10 @@ impl SourceMap {
     /// Line and column of the span's first byte, both from 1, the column in characters.
     pub fn line_column(&self, span: Span) -> (u32, u32) {
         let text = &self.sources[span.file as usize].text;
-        let start = (span.start as usize).min(text.len());
+        let mut start = (span.start as usize).min(text.len());
+        while !text.is_char_boundary(start) {
+            start -= 1;
+        }
         let before = &text.as_bytes()[..start];
         let line = before.iter().filter(|&&b| b == b'\n').count();
         let line_start = before

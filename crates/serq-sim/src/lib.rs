@@ -3,9 +3,12 @@
 mod draws;
 mod event;
 mod observe;
+pub mod replicate;
 pub mod report;
+mod samples;
 pub mod simulation;
 mod statistics;
+pub mod sweep;
 pub mod trace;
 
 pub use simulation::{Options, Outcome, RunError, Sample, simulate};

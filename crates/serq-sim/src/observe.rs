@@ -10,7 +10,8 @@ use serq_kernel::{Kernel, PoolState, StageState};
 
 use crate::report;
 use crate::simulation::{Options, Outcome, Sample};
-use crate::statistics::{BATCHES, Gaps, TimeAverage, Windows, half_width, summarise, trend};
+use crate::samples::{EXACT_MAX, Samples, Summary};
+use crate::statistics::{BATCHES, Gaps, TimeAverage, Windows, half_width, trend};
 
 /// Everything measured so far.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Measurements {
     record: bool,
     /// Sessions and turns of samples are needed.
     keyed: bool,
-    samples: Vec<Vec<f64>>,
+    samples: Vec<Samples>,
     keyed_samples: Vec<Vec<Sample>>,
     gauges: Vec<GaugeTrack>,
     stages: Vec<StageTrack>,
@@ -81,7 +82,7 @@ impl Measurements {
             warmup,
             record: options.record || !known_end,
             keyed: options.record || !options.slo.is_empty(),
-            samples: vec![Vec::new(); observes],
+            samples: (0..observes).map(|_| Samples::new(options.exact)).collect(),
             keyed_samples: vec![Vec::new(); observes],
             gauges: program
                 .gauges
@@ -240,26 +241,18 @@ impl Measurements {
     ) -> Outcome {
         let from = self.warmup;
         let slo = (!options.slo.is_empty()).then(|| self.slo(program, options));
-        let observes = program
-            .observes
-            .iter()
-            .zip(&mut self.samples)
-            .map(|(name, samples)| {
-                let summary = summarise(samples);
-                let [p50, p90, p95, p99] = summary.quantiles;
-                report::Observe {
-                    name: name.clone(),
-                    count: samples.len() as u64,
-                    mean: summary.mean,
-                    ci: summary.ci,
-                    cv2: summary.cv2,
-                    p50,
-                    p90,
-                    p95,
-                    p99,
-                }
-            })
-            .collect();
+        let mut observes = Vec::new();
+        let mut notes = Vec::new();
+        for (name, samples) in program.observes.iter().zip(&mut self.samples) {
+            let Summary { count, mean, ci, cv2, quantiles: [p50, p90, p95, p99], sketched } = samples.summarise();
+            observes.push(report::Observe { name: name.clone(), count, mean, ci, cv2, p50, p90, p95, p99 });
+            if sketched {
+                let text = format!(
+                    "observe {name}: {count} samples, above {EXACT_MAX} the quantiles are sketched to 0.05 % (--exact keeps all)"
+                );
+                notes.push(report::Note { kind: report::NoteKind::Sketched, text });
+            }
+        }
         let mut unstable = Vec::new();
         let mut gauges = Vec::new();
         for (gauge, track) in program.gauges.iter().zip(&mut self.gauges) {
@@ -290,6 +283,7 @@ impl Measurements {
         };
         note_pools(&mut report);
         report.notes.extend(unstable);
+        report.notes.extend(notes);
         let recorded = options.record;
         Outcome {
             report,

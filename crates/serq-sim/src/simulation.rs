@@ -30,6 +30,8 @@ use crate::trace::TraceFile;
 pub struct Options {
     /// Keep every sample and gauge change point (`--dump`).
     pub record: bool,
+    /// Keep all samples for the quantiles, however many there are.
+    pub exact: bool,
     /// Negative work stops the run.
     pub strict: bool,
     /// Stop with an error after this many events.
@@ -478,8 +480,8 @@ impl<'a> Simulation<'a> {
             }
         });
         measured.live(now, kernel.live());
-        for gauge in 0..gauge_stale.len() {
-            if std::mem::take(&mut gauge_stale[gauge]) {
+        for (gauge, stale) in gauge_stale.iter_mut().enumerate() {
+            if std::mem::take(stale) {
                 let value = kernel.gauge(driver, gauge);
                 driver.measured.gauge(now, gauge, value);
             }

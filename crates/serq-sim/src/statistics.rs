@@ -108,46 +108,6 @@ pub(crate) fn trend(values: &[f64]) -> f64 {
     slope / (rest / (n - 2.0) / spread).sqrt()
 }
 
-/// Figures of a list of samples.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Summary {
-    pub(crate) mean: f64,
-    pub(crate) ci: f64,
-    pub(crate) cv2: f64,
-    pub(crate) quantiles: [f64; 4],
-}
-
-/// The quantiles a report has.
-pub(crate) const QUANTILES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
-
-/// Summarises samples in the order they were taken; sorts them.
-pub(crate) fn summarise(samples: &mut [f64]) -> Summary {
-    let n = samples.len();
-    let count = n as f64;
-    if n == 0 {
-        return Summary { mean: f64::NAN, ci: f64::NAN, cv2: f64::NAN, quantiles: [f64::NAN; 4] };
-    }
-    let mean = samples.iter().sum::<f64>() / count;
-    let ci = if n < 2 * BATCHES {
-        f64::NAN
-    } else {
-        let size = n / BATCHES;
-        let mut means = [0.0; BATCHES];
-        for (batch, mean) in samples.chunks_exact(size).zip(&mut means) {
-            *mean = batch.iter().sum::<f64>() / size as f64;
-        }
-        half_width(&means)
-    };
-    let cv2 = if n < 2 || mean == 0.0 {
-        f64::NAN
-    } else {
-        samples.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (count - 1.0) / (mean * mean)
-    };
-    samples.sort_unstable_by(f64::total_cmp);
-    let quantiles = QUANTILES.map(|q| samples[((q * count).ceil() as usize).clamp(1, n) - 1]);
-    Summary { mean, ci, cv2, quantiles }
-}
-
 /// Gaps between tokens: exact mean, quantiles to 0.4 %.
 ///
 /// A bucket is a power of two divided in 256, found from the double's bits; it

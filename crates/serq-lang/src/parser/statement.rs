@@ -45,6 +45,7 @@ impl Parser<'_> {
                     }
                 }
                 _ if self.begins_item(Place::Inner) => return,
+                _ if self.begins_word(STATEMENTS) => return,
                 _ => self.advance(),
             }
         }
@@ -312,7 +313,10 @@ impl Parser<'_> {
             return Err(Stop);
         }
         if self.kind() == TokenKind::Semicolon {
-            self.layout.idle.push(self.at);
+            // Behind a clause it reads as the end of the statement, behind the block as noise.
+            if cache.is_none() && lease.is_none() {
+                self.layout.idle.push(self.at);
+            }
             self.advance();
         }
         Ok(StmtKind::Hold(Box::new(Hold {

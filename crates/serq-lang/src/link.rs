@@ -1,0 +1,817 @@
+//! A parsed program becomes an [`ir::Program`].
+//!
+//! ```text
+//!   items ─declare─▶ names ─fold─▶ constants, sizes ─┬─▶ pools, stages (family.rs)
+//!                                                     ├─▶ entries alone, leases (queue.rs)
+//!                                                     ├─▶ session, workload (statement.rs, workload.rs)
+//!                                                     └─▶ lints over the result (lint.rs)
+//! ```
+//!
+//! A step that finds a mistake reports it and answers [`Reported`]; the others go
+//! on, so one mistake is one message and all mistakes come at once.
+//!
+//! # Invariants
+//!
+//! - What was reported is not reported again: a declaration that was refused is
+//!   remembered in `declined` and uses of its name stay silent.
+//! - A program is answered only if nothing was reported as an error.
+//! - The result has at most [`NODES_MAX`] nodes and nests at most
+//!   [`serq_ir::DEPTH_MAX`] deep, whatever substitution would make of the text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serq_ir::json::Number;
+use serq_ir::{self as ir, DEPTH_MAX, MEMBERS_MAX};
+
+use crate::ast::{self, Item};
+use crate::diagnostic::Diagnostic;
+use crate::fold;
+use crate::lint;
+use crate::moment::{self, Clause};
+use crate::resolve::{Def, Findings, Kind, Names, Pool, Queue, Relation, Reported, Result, Role, Stage};
+use crate::scope::{Room, ScopeId, Scopes};
+use crate::source::{SourceMap, Span};
+
+/// Most nodes of a linked program: substitution can double a text at every line.
+pub(crate) const NODES_MAX: usize = 2_000_000;
+
+/// Deepest recursion of the linker, parentheses and substitutions included.
+const RECURSION_MAX: usize = 3 * DEPTH_MAX;
+
+/// Replacements of `let`s by the caller, and the caller's run settings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overrides {
+    pub(crate) lets: BTreeSet<String>,
+    pub(crate) horizon: Option<f64>,
+    pub(crate) warmup: Option<f64>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) arrivals: Option<u64>,
+    pub(crate) trace: Option<String>,
+}
+
+/// The state of one linking.
+pub(crate) struct Linker<'a> {
+    pub(crate) names: Names<'a>,
+    pub(crate) findings: Findings,
+    pub(crate) scopes: Scopes<'a>,
+    /// The program's own scope, below every declaration.
+    pub(crate) program: ScopeId,
+    /// Values of the `let`s above.
+    pub(crate) constants: BTreeMap<&'a str, Result<f64>>,
+    pub(crate) constant_order: Vec<&'a str>,
+    /// Constants are being folded, so some may be missing.
+    pub(crate) folding: bool,
+    /// Recursion, here.
+    pub(crate) depth: usize,
+    /// Nodes on the way from the root of the expression being linked.
+    pub(crate) height: usize,
+    /// Blocks inside blocks, here.
+    pub(crate) blocks: usize,
+    pub(crate) nodes: usize,
+    pub(crate) too_large: bool,
+    /// Terms the enclosing aggregates write out.
+    pub(crate) terms: u64,
+    /// Enclosing aggregates.
+    pub(crate) variables: usize,
+    pub(crate) hidden_at: BTreeMap<&'a str, Span>,
+    /// Names whose declaration was refused.
+    pub(crate) declined: BTreeSet<&'a str>,
+    pub(crate) bad_definitions: BTreeSet<&'a str>,
+    pub(crate) entry_sets: BTreeMap<(u32, u32), std::rc::Rc<BTreeSet<&'a str>>>,
+    /// Per queue: the pool all its entries lease.
+    pub(crate) leases: Vec<Leases>,
+    pub(crate) observes: Vec<String>,
+    pub(crate) observe_of: BTreeMap<&'a str, usize>,
+    pub(crate) calls: Vec<(usize, Span)>,
+    pub(crate) request: Requests<'a>,
+    pub(crate) multi_run: Option<Span>,
+    pub(crate) places: Places,
+    pub(crate) overrides: Overrides,
+}
+
+/// What `from Q` finds out about the entries of Q.
+#[derive(Clone)]
+pub(crate) enum Leases {
+    /// All lease this pool.
+    Pool(usize),
+    /// This entry does not, or they differ: why.
+    None(Span, String),
+    /// The entries have errors of their own.
+    Unknown,
+}
+
+/// Who answers `request` and where it was written.
+#[derive(Default)]
+pub(crate) struct Requests<'a> {
+    pub(crate) server: Option<&'a ast::SessionBlock>,
+    /// `request;` has been met.
+    pub(crate) server_used: bool,
+    /// The statements being linked are the workload's session.
+    pub(crate) allowed: bool,
+    /// The statements being linked are in a server, route or entry.
+    pub(crate) serving: bool,
+}
+
+/// Places of the linked statements, and their spans for the lints.
+pub(crate) struct Places {
+    lines: Vec<Vec<u32>>,
+    texts: Vec<String>,
+    spans: BTreeMap<(u32, u32, u32), Vec<(Part, Span)>>,
+}
+
+/// A part of a statement a lint may point at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// The k-th pool or stage named.
+    Reference(usize),
+    Units(usize),
+    Reserve(usize),
+    Value,
+    /// The pool of `lease`, `growing` or a transfer's target.
+    Second,
+}
+
+impl Places {
+    fn new(sources: &SourceMap) -> Self {
+        let lines = sources
+            .sources
+            .iter()
+            .map(|s| {
+                let newlines = s.text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+                std::iter::once(0).chain(newlines.map(|(at, _)| at as u32 + 1)).collect()
+            })
+            .collect();
+        let texts = sources.sources.iter().map(|s| s.text.clone()).collect();
+        Self { lines, texts, spans: BTreeMap::new() }
+    }
+
+    /// The place of a span's first character.
+    pub(crate) fn place(&self, span: Span) -> ir::Place {
+        let file = span.file as usize;
+        let line = self.lines[file].partition_point(|&start| start <= span.start) - 1;
+        let start = self.lines[file][line] as usize;
+        let column = self.texts[file].get(start..span.start as usize).map_or(0, |t| t.chars().count());
+        ir::Place { file: span.file, line: line as u32 + 1, column: column as u32 + 1 }
+    }
+
+    /// Remembers where the parts of the statement at a place are.
+    pub(crate) fn remember(&mut self, at: ir::Place, part: Part, span: Span) {
+        let parts = self.spans.entry((at.file, at.line, at.column)).or_default();
+        if !parts.iter().any(|(p, _)| *p == part) {
+            parts.push((part, span));
+        }
+    }
+
+    /// Where a part of the statement is, or the statement.
+    pub(crate) fn span(&self, at: ir::Place, part: Part) -> Option<Span> {
+        let parts = self.spans.get(&(at.file, at.line, at.column))?;
+        let found = parts.iter().find(|(p, _)| *p == part);
+        found.or_else(|| parts.iter().find(|(p, _)| *p == Part::Whole)).map(|(_, s)| *s)
+    }
+}
+
+/// A diagnostic being written.
+pub(crate) struct Draft(pub(crate) Diagnostic);
+
+impl Draft {
+    pub(crate) fn label(self, text: impl Into<String>) -> Self {
+        Self(self.0.label(text))
+    }
+    pub(crate) fn note(self, span: Span, text: impl Into<String>) -> Self {
+        Self(self.0.note(span, text))
+    }
+    pub(crate) fn help(self, text: impl Into<String>) -> Self {
+        Self(self.0.help(text))
+    }
+    pub(crate) fn done(self, linker: &mut Linker<'_>) -> Reported {
+        linker.findings.report(self.0)
+    }
+}
+
+/// Links the items of a program, in text order.
+pub(crate) fn link(
+    sources: &SourceMap,
+    name: String,
+    items: &[&Item],
+    overrides: Overrides,
+    broken: bool,
+) -> (Option<ir::Program>, Vec<Diagnostic>) {
+    let mut scopes = Scopes::default();
+    let program = scopes.room(Room::Program { item: usize::MAX }, Vec::new());
+    let mut linker = Linker {
+        names: Names::default(),
+        findings: Findings::default(),
+        scopes,
+        program,
+        constants: BTreeMap::new(),
+        constant_order: Vec::new(),
+        folding: true,
+        depth: 0,
+        height: 0,
+        blocks: 0,
+        nodes: 0,
+        too_large: false,
+        terms: 1,
+        variables: 0,
+        hidden_at: BTreeMap::new(),
+        declined: BTreeSet::new(),
+        bad_definitions: BTreeSet::new(),
+        entry_sets: BTreeMap::new(),
+        leases: Vec::new(),
+        observes: Vec::new(),
+        observe_of: BTreeMap::new(),
+        calls: Vec::new(),
+        request: Requests::default(),
+        multi_run: None,
+        places: Places::new(sources),
+        overrides,
+    };
+    let program = linker.program_of(name, items, broken);
+    let mut findings = linker.findings.list;
+    findings.sort_by_key(|d| d.span.map_or((u32::MAX, 0), |s| (s.file, s.start)));
+    (program, findings)
+}
+
+impl<'a> Linker<'a> {
+    /// Starts an error.
+    pub(crate) fn error(&self, code: &'static str, span: impl Into<Option<Span>>, message: impl Into<String>) -> Draft {
+        Draft(Diagnostic::error(code, span, message))
+    }
+
+    /// One level deeper; the caller comes back up.
+    pub(crate) fn deeper(&mut self, span: Span) -> Result<()> {
+        if self.too_large {
+            return Err(Reported);
+        }
+        self.nodes += 1;
+        if self.nodes + self.scopes.len() > NODES_MAX {
+            self.too_large = true;
+            return Err(self
+                .error("too-large", span, format!("the program is larger than {NODES_MAX} nodes once everything is written out"))
+                .help("definitions and entries are written out at every use: use fewer of them inside each other")
+                .done(self));
+        }
+        if self.depth >= RECURSION_MAX || self.height > DEPTH_MAX {
+            return Err(self
+                .error("too-deep", span, format!("once definitions are written out, this nests more than {DEPTH_MAX} deep"))
+                .done(self));
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// A value nobody knows, while an entry is looked at without a call.
+    pub(crate) fn unknown_value(&self) -> ir::Expr {
+        ir::Expr::Attribute(crate::reference::UNKNOWN)
+    }
+
+    /// What else of the program has this name, for names that may be nothing else.
+    pub(crate) fn taken_by(&self, name: &str) -> Option<&'static str> {
+        if self.names.pool_of.contains_key(name) {
+            Some("a pool")
+        } else if self.names.stage_of.contains_key(name) {
+            Some("a stage")
+        } else if self.names.lets.contains_key(name) {
+            Some("a `let`")
+        } else if moment::context(name).is_some() {
+            Some("a name the language supplies")
+        } else if ir::BuiltIn::NAMES.contains(&name) {
+            Some("a built-in attribute")
+        } else if self.names.attribute_of.contains_key(name) {
+            Some("an attribute")
+        } else {
+            None
+        }
+    }
+
+    fn program_of(&mut self, name: String, items: &[&'a Item], broken: bool) -> Option<ir::Program> {
+        self.names.built_in();
+        self.declare(items);
+        self.fold_constants(items);
+        self.sizes();
+        self.collect_attributes(items);
+        self.look_at_entries();
+
+        let pools = self.link_pools();
+        let stages = self.link_stages();
+        let (workload, session) = self.link_sessions(items);
+        let gauges = self.link_gauges(items);
+        let run = self.link_run(items, &workload, broken);
+        let share = self.link_share();
+        if self.findings.errors > 0 && self.too_large {
+            return None;
+        }
+        lint::check(self, &session, &workload);
+        if self.findings.errors > 0 || broken {
+            return None;
+        }
+        let mut stages = stages.ok()?;
+        for (stage, known) in stages.iter_mut().zip(&self.names.stages) {
+            stage.shared = known.shared;
+        }
+        Some(ir::Program {
+            ir_version: ir::IR_VERSION,
+            name,
+            constants: self
+                .constant_order
+                .iter()
+                .filter_map(|&name| {
+                    let value = (*self.constants.get(name)?).ok()?;
+                    Some(ir::Constant { name: name.to_string(), value: Number(value) })
+                })
+                .collect(),
+            attributes: self
+                .names
+                .attributes
+                .iter()
+                .map(|a| ir::Attribute { name: a.name.clone(), hidden: a.hidden })
+                .collect(),
+            pools: pools.ok()?,
+            stages,
+            share,
+            workload,
+            session,
+            observes: std::mem::take(&mut self.observes),
+            gauges,
+            run: run.ok()?,
+        })
+    }
+
+    fn repeated(&mut self, code: &'static str, name: &'a ast::Name, what: &str, first: Span) {
+        self.error(code, name.span, format!("`{}` is declared twice", name.text))
+            .label(format!("a second {what}"))
+            .note(first, "first here")
+            .help("rename or remove one")
+            .done(self);
+    }
+
+    /// Gathers names in text order.
+    fn declare(&mut self, items: &[&'a Item]) {
+        // Definitions first: whether a name is one is asked while others are declared.
+        for (at, item) in items.iter().enumerate() {
+            if let Item::Let(declared) = item {
+                if let Some(first) = self.names.lets.get(declared.name.text.as_str()) {
+                    let first = first.name.span;
+                    self.repeated("repeated-declaration", &declared.name, "`let`", first);
+                } else {
+                    self.names.lets.insert(&declared.name.text, declared);
+                }
+            }
+            if let Item::Def(def) = item {
+                if let Some(first) = self.names.defs.get(def.name.text.as_str()) {
+                    let first = first.def.name.span;
+                    self.repeated("repeated-declaration", &def.name, "definition", first);
+                } else {
+                    self.names.defs.insert(&def.name.text, Def { def, item: at });
+                }
+            }
+        }
+        for (at, item) in items.iter().enumerate() {
+            match item {
+                Item::Pool(pool) => self.declare_pool(pool, None),
+                Item::Stage(stage) => {
+                    self.declare_stage(stage.name.text.clone(), stage.name.span, stage.size.as_ref(), Kind::Written(&stage.kind), None, at);
+                }
+                Item::Queue(queue) => self.declare_queue(queue, at),
+                Item::Relation(relation) => self.declare_relation(relation, at),
+                Item::Share(share) => self.declare_share(share.policy, share.span),
+                Item::Let(declared) => self.check_let_name(declared),
+                _ => {}
+            }
+        }
+        for (at, item) in items.iter().enumerate() {
+            if let Item::Def(def) = item {
+                self.check_definition_name(def);
+                if self.names.defs.get(def.name.text.as_str()).is_some_and(|d| d.item == at) {
+                    self.check_definition(def, at);
+                }
+            }
+        }
+    }
+
+    fn check_let_name(&mut self, declared: &'a ast::Let) {
+        let word = declared.name.text.as_str();
+        if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) || word == "self" {
+            self.error("reserved-name", declared.name.span, format!("`{word}` is a name the language supplies"))
+                .help("give the constant another name")
+                .done(self);
+        }
+    }
+
+    fn check_definition_name(&mut self, def: &'a ast::Def) {
+        let word = def.name.text.as_str();
+        let what = if crate::expression::is_supplied_function(word) {
+            "a function of the language"
+        } else if self.names.lets.contains_key(word) {
+            "a `let`"
+        } else {
+            return;
+        };
+        self.bad_definitions.insert(word);
+        self.error("reserved-name", def.name.span, format!("`{word}` is already {what}"))
+            .help("give the definition another name")
+            .done(self);
+    }
+
+    pub(crate) fn declare_share(&mut self, policy: ast::Policy, span: Span) {
+        if let Some((_, first)) = self.names.share {
+            self.error("repeated-declaration", span, "the program already says how flows share")
+                .note(first, "here")
+                .help("one `share`, or one `pull … share`, says it for the whole program")
+                .done(self);
+        } else {
+            self.names.share = Some((policy, span));
+        }
+    }
+
+    pub(crate) fn declare_pool(&mut self, declared: &'a ast::Pool, queue: Option<usize>) {
+        let name = match queue {
+            Some(queue) => format!("{}.{}", self.names.queues[queue].declared.name.text, declared.name.text),
+            None => declared.name.text.clone(),
+        };
+        if let Some(&first) = self.names.pool_of.get(&name) {
+            let first = self.names.pools[first].declared.name.span;
+            self.repeated("repeated-declaration", &declared.name, "pool", first);
+            return;
+        }
+        let at = self.names.pools.len();
+        self.names.pool_of.insert(name.clone(), at);
+        if let Some(queue) = queue {
+            self.names.queues[queue].pools.insert(&declared.name.text, at);
+        }
+        self.names.pools.push(Pool { name, declared, queue, size: None, cap: f64::INFINITY, block: None });
+    }
+
+    pub(crate) fn declare_stage(
+        &mut self,
+        name: String,
+        span: Span,
+        size_expr: Option<&'a ast::Expr>,
+        kind: Kind<'a>,
+        queue: Option<usize>,
+        item: usize,
+    ) -> Option<usize> {
+        if let Some(&first) = self.names.stage_of.get(&name) {
+            let first = self.names.stages[first].span;
+            self.error("repeated-declaration", span, format!("`{name}` is declared twice"))
+                .label("a second stage")
+                .note(first, "first here")
+                .help("rename or remove one")
+                .done(self);
+            return None;
+        }
+        let at = self.names.stages.len();
+        self.names.stage_of.insert(name.clone(), at);
+        self.names.stages.push(Stage { name, span, size_expr, kind, queue, item, size: None, shared: false });
+        Some(at)
+    }
+
+    fn fold_constants(&mut self, items: &[&'a Item]) {
+        for (at, item) in items.iter().enumerate() {
+            let Item::Let(declared) = item else { continue };
+            let word = declared.name.text.as_str();
+            if self.constants.contains_key(word) {
+                continue;
+            }
+            let scope = self.scopes.room(Room::Program { item: at }, Vec::new());
+            let replaced = self.overrides.lets.contains(word);
+            // A replacement is the caller's, who does not know the order of the text.
+            let hidden = replaced.then(|| std::mem::take(&mut self.constants));
+            let lets = replaced.then(|| std::mem::take(&mut self.names.lets));
+            let linked = self.expr(&declared.value, scope, Clause::Let);
+            if let Some(constants) = hidden {
+                self.constants = constants;
+            }
+            if let Some(lets) = lets {
+                self.names.lets = lets;
+            }
+            let value = linked.and_then(|linked| match fold::value(&linked) {
+                Some(v) if v.is_nan() => Err(self
+                    .error("bad-constant", declared.value.span, format!("`{word}` is not a number"))
+                    .label("this has no value (0/0, or the like)")
+                    .done(self)),
+                Some(v) => Ok(v),
+                None => Err(self
+                    .error("not-constant", declared.value.span, format!("`{word}` is not a constant"))
+                    .done(self)),
+            });
+            self.constants.insert(word, value);
+            self.constant_order.push(word);
+        }
+        self.folding = false;
+    }
+
+    /// Family sizes, caps and blocks.
+    fn sizes(&mut self) {
+        for q in 0..self.names.queues.len() {
+            let declared = self.names.queues[q].declared;
+            self.names.queues[q].size = declared.size.as_ref().and_then(|e| self.family_size(e, &declared.name));
+        }
+        for p in 0..self.names.pools.len() {
+            let (declared, queue) = (self.names.pools[p].declared, self.names.pools[p].queue);
+            self.names.pools[p].size = match queue {
+                Some(q) => self.names.queues[q].size,
+                None => declared.size.as_ref().and_then(|e| self.family_size(e, &declared.name)),
+            };
+            self.cap_and_block(p);
+        }
+        for s in 0..self.names.stages.len() {
+            let stage = &self.names.stages[s];
+            let (queue, size) = (stage.queue, stage.size_expr);
+            self.names.stages[s].size = match (queue, size) {
+                (Some(q), _) => self.names.queues[q].size,
+                (None, Some(e)) => self.size_of(e),
+                (None, None) => None,
+            };
+        }
+    }
+
+    fn family_size(&mut self, e: &'a ast::Expr, name: &'a ast::Name) -> Option<u32> {
+        let size = self.size_of(e);
+        if size.is_none() {
+            self.declined.insert(&name.text);
+        }
+        size
+    }
+
+    fn size_of(&mut self, e: &'a ast::Expr) -> Option<u32> {
+        let value = self.constant(e, "the size of a family").ok()?;
+        if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(MEMBERS_MAX) {
+            return Some(value as u32);
+        }
+        self.error("family-size", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
+        None
+    }
+
+    fn declare_queue(&mut self, declared: &'a ast::Queue, item: usize) {
+        if let Some(&first) = self.names.queue_of.get(declared.name.text.as_str()) {
+            let first = self.names.queues[first].declared.name.span;
+            self.repeated("repeated-declaration", &declared.name, "queue", first);
+            return;
+        }
+        let at = self.names.queues.len();
+        self.names.queue_of.insert(&declared.name.text, at);
+        self.names.queues.push(Queue {
+            declared,
+            item,
+            roles: BTreeSet::new(),
+            pools: BTreeMap::new(),
+            stage: None,
+            nic: None,
+            latency: None,
+            entries: Vec::new(),
+            relation: None,
+            size: None,
+        });
+        self.declare_queue_parts(at);
+    }
+
+    fn declare_relation(&mut self, declared: &'a ast::Relation, item: usize) {
+        self.declare_share(declared.policy, declared.span);
+        let mut side = |name: &'a ast::Name| -> Result<usize> {
+            let Some(&queue) = self.names.queue_of.get(name.text.as_str()) else {
+                let known: Vec<&str> = self.names.queue_of.keys().copied().collect();
+                let near = crate::nearest::nearest(&name.text, known.iter().copied());
+                let e = self.error("unknown-queue", declared.reader.span, format!("no queue above is named `{}`", name.text));
+                let e = match near {
+                    Some(n) => e.help(format!("write `{n}`")),
+                    None => e.help("a relation joins two queues declared above it"),
+                };
+                return Err(e.done(self));
+            };
+            if self.names.queues[queue].nic.is_none() {
+                let at = self.names.queues[queue].declared.name.span;
+                return Err(self
+                    .error("relation-nic", declared.reader.span, format!("queue `{}` has no `nic` to move data over", name.text))
+                    .note(at, "declared here")
+                    .help(format!("give `{}` one: `nic ps(1e5);`", name.text))
+                    .done(self));
+            }
+            Ok(queue)
+        };
+        let (reader, source) = (side(&declared.reader), side(&declared.source));
+        let (Ok(reader), Ok(source)) = (reader, source) else {
+            self.declined.insert(&declared.reader.text);
+            return;
+        };
+        if declared.push {
+            self.error("not-yet", declared.verb_span, "`push` is not supported yet")
+                .help("write `pull`, with the reader first")
+                .done(self);
+            return;
+        }
+        if reader == source {
+            self.error("relation-self", declared.reader.span, format!("`{}` reads from itself", declared.reader.text))
+                .help("a relation joins two queues")
+                .done(self);
+            return;
+        }
+        if let Some(first) = &self.names.queues[reader].relation {
+            let first = first.declared.span;
+            self.error("repeated-declaration", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
+                .note(first, "here")
+                .help("a reader has one relation")
+                .done(self);
+            return;
+        }
+        let latency = declared.latency.as_ref().and_then(|x| {
+            let name = format!("{}.nic.latency", declared.reader.text);
+            let at = self.declare_stage(name, declared.span, None, Kind::Latency, Some(reader), item)?;
+            Some((at, x))
+        });
+        self.names.queues[reader].relation = Some(Relation { declared, source, latency });
+    }
+
+    /// Every name some statement sets, as attributes in text order.
+    fn collect_attributes(&mut self, items: &[&'a Item]) {
+        let mut add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
+            let (sets, bound) = linker.names.sets_of(block);
+            for (word, span, mark) in sets {
+                let full = match queue {
+                    Some(queue) if mark || !route => format!("{queue}.{word}"),
+                    _ => word.to_string(),
+                };
+                linker.names.attribute(full, Some(span), None);
+            }
+            for (word, span, _) in bound {
+                let full = match queue {
+                    Some(queue) if !route => format!("{queue}.{word}"),
+                    _ => word.to_string(),
+                };
+                if queue.is_none() || route {
+                    // Checked before it is added: afterwards the name is an attribute.
+                    linker.check_bound_name(word, span);
+                }
+                linker.names.attribute(full, None, Some(span));
+            }
+        };
+        for item in items {
+            match item {
+                Item::Session(s) | Item::Server(s) => add(self, &s.body, None, false),
+                Item::Workload(w) => {
+                    for item in &w.items {
+                        match item {
+                            ast::WorkloadItem::Init(b) | ast::WorkloadItem::Turn(b) => add(self, b, None, false),
+                            ast::WorkloadItem::Session(s) => add(self, &s.body, None, false),
+                            _ => {}
+                        }
+                    }
+                }
+                Item::Queue(q) => {
+                    let Some(&queue) = self.names.queue_of.get(q.name.text.as_str()) else { continue };
+                    for entry in self.names.queues[queue].entries.clone() {
+                        let route = self.names.is_route(queue, entry);
+                        add(self, &entry.body, Some(&q.name.text), route);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // An `at admission` name and a `set` of the same name anywhere.
+        for at in 0..self.names.attributes.len() {
+            let a = &self.names.attributes[at];
+            if let (Some(bound), Some(set)) = (a.bound, a.set) {
+                let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
+                self.error("binding-name", bound, format!("the body reads `{word}`, which is also an attribute the program sets"))
+                    .label("which one does the body mean?")
+                    .note(set, "set here")
+                    .help("rename the binding")
+                    .done(self);
+            }
+        }
+        for item in items {
+            if let Item::Workload(w) = item {
+                for item in &w.items {
+                    if let ast::WorkloadItem::Hidden(names, _) = item {
+                        self.hide(names);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_bound_name(&mut self, word: &'a str, span: Span) {
+        let what = if ir::BuiltIn::NAMES.contains(&word) {
+            "an attribute the scheduler sets"
+        } else if self.names.pool_of.contains_key(word) {
+            "a pool"
+        } else if self.names.stage_of.contains_key(word) {
+            "a stage"
+        } else if self.names.lets.contains_key(word) {
+            "a `let`"
+        } else if moment::context(word).is_some() {
+            "a name the language supplies"
+        } else {
+            return;
+        };
+        self.error("binding-name", span, format!("the body reads `{word}`, which is also {what}"))
+            .label("which one does the body mean?")
+            .help("rename the binding")
+            .done(self);
+    }
+
+    fn hide(&mut self, names: &'a [ast::Name]) {
+        for name in names {
+            let word = name.text.as_str();
+            if let Some(&first) = self.hidden_at.get(word) {
+                self.error("repeated-declaration", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
+                continue;
+            }
+            self.hidden_at.insert(word, name.span);
+            match self.names.attribute_of.get(word) {
+                Some(&at) if at >= ir::BuiltIn::NAMES.len() || ["new", "out", "think", "more", "forced"].contains(&word) => {
+                    self.names.attributes[at].hidden = true;
+                }
+                Some(_) => {
+                    self.error("hidden-name", name.span, format!("`{word}` is the scheduler's own and can't be hidden from it")).done(self);
+                }
+                None => {
+                    let known: Vec<&str> = self.names.attributes.iter().map(|a| a.name.as_str()).filter(|n| !n.contains('.')).collect();
+                    let near = crate::nearest::nearest(word, known.iter().copied());
+                    let e = self.error("hidden-name", name.span, format!("nothing sets `{word}`"));
+                    let e = match near {
+                        Some(n) => e.help(format!("write `{n}`")),
+                        None => e.help(format!("`hidden` names attributes a session sets: `init {{ set {word} = …; }}`")),
+                    };
+                    e.done(self);
+                }
+            }
+        }
+    }
+
+    fn link_gauges(&mut self, items: &[&'a Item]) -> Vec<ir::Gauge> {
+        let mut gauges: Vec<ir::Gauge> = Vec::new();
+        let mut declared: BTreeMap<&str, Span> = BTreeMap::new();
+        for item in items {
+            let Item::Gauge(gauge) = item else { continue };
+            let word = gauge.name.text.as_str();
+            if let Some(&first) = declared.get(word) {
+                self.repeated("repeated-declaration", &gauge.name, "gauge", first);
+                continue;
+            }
+            declared.insert(word, gauge.name.span);
+            if self.observe_of.contains_key(word) {
+                self.error("gauge-name", gauge.name.span, format!("`{word}` is also an observation"))
+                    .help("give the gauge another name")
+                    .done(self);
+                continue;
+            }
+            let scope = self.program;
+            if let Ok(value) = self.expr(&gauge.value, scope, Clause::Gauge) {
+                gauges.push(ir::Gauge { name: word.to_string(), value });
+            }
+        }
+        gauges
+    }
+
+    fn link_share(&mut self) -> Option<ir::SharePolicy> {
+        match (self.names.share, self.multi_run) {
+            (Some((policy, _)), Some(_)) => Some(match policy {
+                ast::Policy::Maxmin => ir::SharePolicy::Maxmin,
+                ast::Policy::Bottleneck => ir::SharePolicy::Bottleneck,
+            }),
+            (None, Some(run)) => {
+                self.error("share-missing", run, "a run over several stages needs the program's `share`")
+                    .help("write `share maxmin;` or `share bottleneck;` at the top")
+                    .done(self);
+                None
+            }
+            (Some((_, span)), None) => {
+                if self.findings.errors == 0 {
+                    self.error("share-unused", span, "nothing runs over several stages, so there is nothing to share")
+                        .help("remove it, or name several stages in one `run`")
+                        .done(self);
+                }
+                None
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The roles a queue names.
+    pub(crate) fn roles_of(&mut self, declared: &'a ast::Queue) -> BTreeSet<Role> {
+        let mut roles = BTreeSet::new();
+        for role in &declared.roles {
+            match Role::ALL.iter().find(|(word, _)| *word == role.text) {
+                Some(&(_, known)) => {
+                    if !roles.insert(known) {
+                        self.error("repeated-declaration", role.span, format!("`{}` is named twice", role.text)).done(self);
+                    }
+                }
+                None => {
+                    let words = Role::ALL.map(|(word, _)| word);
+                    let near = crate::nearest::nearest(&role.text, words);
+                    let e = self.error("unknown-role", role.span, format!("no role is named `{}`", role.text));
+                    let e = match near {
+                        Some(n) => e.help(format!("write `{n}`")),
+                        None => e,
+                    };
+                    e.help(format!("the roles: {}", words.join(", "))).done(self);
+                    self.declined.insert(&declared.name.text);
+                }
+            }
+        }
+        roles
+    }
+}

@@ -1,0 +1,556 @@
+//! Checks over the linked session, where calls and definitions are written out.
+//!
+//! A linked statement knows its place, and [`crate::link::Places`] the spans of its
+//! parts, so a finding points into the text that says it, however often that text
+//! was written out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serq_ir::{self as ir, BuiltIn, Expr, StmtKind};
+
+use crate::fold;
+use crate::link::{Linker, Part};
+use crate::source::Span;
+
+/// All lints.
+pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
+    Amounts { linker, holds: Vec::new(), leased: Vec::new() }.session(session);
+    Stale { linker, set: BTreeMap::new() }.session(session, workload);
+    check_loops(linker, session);
+}
+
+/// Does an expression read pools, stages, attributes, moments, or draw?
+pub(crate) fn reads_state(e: &Expr) -> bool {
+    let mut found = false;
+    each(e, &mut |e| {
+        found |= matches!(
+            e,
+            Expr::Pool(..) | Expr::Stage(..) | Expr::Price(..) | Expr::Attribute(_) | Expr::Context(_) | Expr::Draw(..)
+        );
+    });
+    found
+}
+
+/// Calls a function for an expression and all inside it.
+pub(crate) fn each<'e>(e: &'e Expr, f: &mut dyn FnMut(&'e Expr)) {
+    f(e);
+    match e {
+        Expr::Number(_) | Expr::Attribute(_) | Expr::Context(_) | Expr::Variable(_) => {}
+        Expr::Unary(_, a) => each(a, f),
+        Expr::Binary(_, a, b) => {
+            each(a, f);
+            each(b, f);
+        }
+        Expr::If(c, a, b) => {
+            each(c, f);
+            each(a, f);
+            each(b, f);
+        }
+        Expr::Call(_, list) | Expr::Draw(_, list) => list.iter().for_each(|a| each(a, f)),
+        Expr::Pool(_, r) => r.member.iter().for_each(|m| each(m, f)),
+        Expr::Stage(_, r) => r.member.iter().for_each(|m| each(m, f)),
+        Expr::Price(r, h, d) => {
+            r.member.iter().for_each(|m| each(m, f));
+            each(h, f);
+            each(d, f);
+        }
+        Expr::Aggregate { body, .. } => each(body, f),
+    }
+}
+
+/// Calls a function for every statement of a block and inside it.
+fn each_stmt<'s>(block: &'s [ir::Stmt], f: &mut dyn FnMut(&'s ir::Stmt)) {
+    for stmt in block {
+        f(stmt);
+        match &stmt.kind {
+            StmtKind::Hold(hold) => each_stmt(&hold.body, f),
+            StmtKind::Branch { then, otherwise, .. } => {
+                each_stmt(then, f);
+                each_stmt(otherwise, f);
+            }
+            StmtKind::Loop { body } => each_stmt(body, f),
+            _ => {}
+        }
+    }
+}
+
+/// Calls a function for the expressions a statement itself reads, its blocks' not.
+fn own_exprs<'s>(stmt: &'s ir::Stmt, f: &mut dyn FnMut(&'s Expr)) {
+    match &stmt.kind {
+        StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => f(value),
+        StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } => {}
+        StmtKind::Drop { pool } | StmtKind::Release { pool } => pool.member.iter().for_each(|m| f(m)),
+        StmtKind::Hold(hold) => {
+            for grab in &hold.grabs {
+                grab.pool.member.iter().for_each(|m| f(m));
+                f(&grab.units);
+                grab.reserve.iter().for_each(&mut *f);
+            }
+            hold.reuse.iter().for_each(&mut *f);
+            hold.cache.iter().for_each(&mut *f);
+            hold.lease.iter().for_each(|l| f(&l.time));
+        }
+        StmtKind::Grow { pool, units } | StmtKind::Load { pool, units } => {
+            pool.member.iter().for_each(|m| f(m));
+            f(units);
+        }
+        StmtKind::Run(run) => {
+            run.stages.iter().flat_map(|s| &s.member).for_each(|m| f(m));
+            f(&run.work);
+            run.growing.iter().flat_map(|p| &p.member).for_each(|m| f(m));
+        }
+        StmtKind::Branch { test, .. } => f(test),
+        StmtKind::Choose { count, keys, .. } => {
+            f(count);
+            keys.iter().for_each(f);
+        }
+    }
+}
+
+/// Constant amounts, and what acts on a hold from outside of it.
+struct Amounts<'l, 'a> {
+    linker: &'l mut Linker<'a>,
+    /// Pools of the enclosing holds, the innermost last.
+    holds: Vec<Vec<ir::PoolRef>>,
+    /// Pools some hold of the program leases.
+    leased: Vec<ir::PoolRef>,
+}
+
+impl Amounts<'_, '_> {
+    fn session(mut self, session: &ir::Block) {
+        let mut leased = Vec::new();
+        each_stmt(session, &mut |s| {
+            if let StmtKind::Hold(hold) = &s.kind
+                && let Some(lease) = &hold.lease
+            {
+                let pool = &hold.grabs[lease.grab as usize].pool;
+                if !leased.contains(pool) {
+                    leased.push(pool.clone());
+                }
+            }
+        });
+        self.leased = leased;
+        self.block(session);
+    }
+
+    fn span(&self, stmt: &ir::Stmt, part: Part) -> Option<Span> {
+        self.linker.places.span(stmt.at, part)
+    }
+
+    fn block(&mut self, block: &[ir::Stmt]) {
+        for stmt in block {
+            match &stmt.kind {
+                StmtKind::Hold(hold) => self.hold(stmt, hold),
+                StmtKind::Grow { pool, units } => {
+                    self.inside(stmt, "grow", pool, Part::Reference(0));
+                    self.amount(stmt, "grow", units, Part::Reference(0));
+                }
+                StmtKind::Load { pool, units } => {
+                    self.inside(stmt, "load", pool, Part::Reference(0));
+                    self.amount(stmt, "load", units, Part::Reference(0));
+                }
+                StmtKind::Release { pool } => self.reachable(stmt, pool),
+                StmtKind::Run(run) => {
+                    if let Some(pool) = &run.growing {
+                        self.inside(stmt, "growing", pool, Part::Second);
+                    }
+                }
+                StmtKind::Branch { then, otherwise, .. } => {
+                    self.block(then);
+                    self.block(otherwise);
+                }
+                StmtKind::Loop { body } => self.block(body),
+                _ => {}
+            }
+        }
+    }
+
+    fn amount(&mut self, stmt: &ir::Stmt, verb: &str, units: &Expr, part: Part) {
+        if let Some(value) = fold::value(units)
+            && (value < 0.0 || value.is_nan())
+        {
+            let span = self.span(stmt, part);
+            self.linker
+                .error("bad-amount", span, format!("`{verb}` of {value}: an amount is a number, and not negative"))
+                .done(self.linker);
+        }
+    }
+
+    fn hold(&mut self, stmt: &ir::Stmt, hold: &ir::Hold) {
+        for (k, grab) in hold.grabs.iter().enumerate() {
+            self.amount(stmt, "hold", &grab.units, Part::Reference(k));
+            if let Some(reserve) = &grab.reserve {
+                self.amount(stmt, "reserve", reserve, Part::Reference(k));
+            }
+            self.fits(stmt, k, grab);
+        }
+        if let Some(reuse) = &hold.reuse {
+            self.amount(stmt, "reuse", reuse, Part::Value);
+        }
+        self.index_set_inside(stmt, hold);
+        if hold.cache.is_none() {
+            self.cached_inside(stmt, hold);
+        }
+        self.holds.push(hold.grabs.iter().map(|g| g.pool.clone()).collect());
+        self.block(&hold.body);
+        self.holds.pop();
+    }
+
+    /// A constant need no member can ever meet.
+    fn fits(&mut self, stmt: &ir::Stmt, k: usize, grab: &ir::Grab) {
+        let Some(pool) = self.linker.names.pools.get(grab.pool.pool as usize) else { return };
+        let units = fold::value(&grab.units);
+        let reserve = grab.reserve.as_ref().and_then(fold::value);
+        let Some(need) = [units, reserve].into_iter().flatten().reduce(f64::max) else { return };
+        let rounded = match pool.block {
+            Some(block) => (need / block).ceil() * block,
+            None => need,
+        };
+        if !(rounded > pool.cap) {
+            return;
+        }
+        let (name, cap, block, declared) = (pool.name.clone(), pool.cap, pool.block, pool.declared.name.span);
+        let what = if reserve.is_some_and(|r| r >= units.unwrap_or(f64::NEG_INFINITY)) { "reserve" } else { "hold" };
+        let in_blocks = match block {
+            Some(b) if rounded != need => format!(", {rounded} in blocks of {b}"),
+            _ => String::new(),
+        };
+        let span = self.span(stmt, Part::Reference(k));
+        self.linker
+            .error("hold-above-cap", span, format!("`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}"))
+            .note(declared, format!("cap {cap}"))
+            .help("hold less, or raise the cap")
+            .done(self.linker);
+    }
+
+    fn index_set_inside(&mut self, stmt: &ir::Stmt, hold: &ir::Hold) {
+        for (k, grab) in hold.grabs.iter().enumerate() {
+            let Some(member) = &grab.pool.member else { continue };
+            let mut read = BTreeSet::new();
+            each(member, &mut |e| {
+                if let Expr::Attribute(a) = e {
+                    read.insert(*a);
+                }
+            });
+            if read.is_empty() {
+                continue;
+            }
+            let mut set: Option<(ir::Place, u32)> = None;
+            each_stmt(&hold.body, &mut |s| match &s.kind {
+                StmtKind::Set { attribute, .. } | StmtKind::Choose { attribute, .. }
+                    if set.is_none() && read.contains(attribute) =>
+                {
+                    set = Some((s.at, *attribute));
+                }
+                _ => {}
+            });
+            if let Some((at, attribute)) = set {
+                let span = self.span(stmt, Part::Reference(k));
+                let note = self.linker.places.span(at, Part::Whole);
+                let name = self.linker.attribute_name(attribute);
+                let e = self
+                    .linker
+                    .error("index-set-inside", span, format!("the body sets `{name}`, which the index of this hold reads"))
+                    .help("keep the index in an attribute of its own while the hold lasts");
+                let e = match note {
+                    Some(note) => e.note(note, "set here, inside the hold"),
+                    None => e,
+                };
+                e.done(self.linker);
+            }
+        }
+    }
+
+    /// `cached` read in the body of a hold that consumes nothing.
+    fn cached_inside(&mut self, stmt: &ir::Stmt, hold: &ir::Hold) {
+        fn reads(block: &[ir::Stmt], found: &mut Option<ir::Place>) {
+            for s in block {
+                let mut here = false;
+                own_exprs(s, &mut |e| {
+                    each(e, &mut |e| here |= matches!(e, Expr::Attribute(a) if *a == BuiltIn::Cached as u32));
+                });
+                if here && found.is_none() {
+                    *found = Some(s.at);
+                }
+                match &s.kind {
+                    // A hold inside sets `cached` itself, or is refused by itself.
+                    StmtKind::Hold(_) => {}
+                    StmtKind::Branch { then, otherwise, .. } => {
+                        reads(then, found);
+                        reads(otherwise, found);
+                    }
+                    StmtKind::Loop { body } => reads(body, found),
+                    _ => {}
+                }
+            }
+        }
+        let mut found = None;
+        reads(&hold.body, &mut found);
+        if let Some(at) = found {
+            let span = self.span(stmt, Part::Reference(0));
+            let note = self.linker.places.span(at, Part::Whole);
+            let e = self
+                .linker
+                .error("cached-without-cache", span, "`cached` is read in a hold without `cache`")
+                .label("such a hold consumes no prefix, so `cached` is 0")
+                .help("write `cache (0)` behind the body to consume the prefix and keep nothing");
+            let e = match note {
+                Some(note) => e.note(note, "read here"),
+                None => e,
+            };
+            e.done(self.linker);
+        }
+    }
+
+    /// `grow`, `load` and `growing` act on an enclosing hold.
+    fn inside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part) {
+        if self.holds.iter().flatten().any(|p| p == pool) {
+            return;
+        }
+        self.outside(stmt, verb, pool, part, "outside-hold");
+    }
+
+    /// `release` reaches a hold or a lease.
+    fn reachable(&mut self, stmt: &ir::Stmt, pool: &ir::PoolRef) {
+        if self.holds.iter().flatten().any(|p| p == pool) || self.leased.contains(pool) {
+            return;
+        }
+        self.outside(stmt, "release", pool, Part::Reference(0), "outside-hold");
+    }
+
+    fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part, code: &'static str) {
+        let span = self.span(stmt, part);
+        let name = self.linker.pool_name(pool);
+        let holds: Vec<String> = self.holds.iter().flatten().map(|p| format!("`{}`", self.linker.pool_name(p))).collect();
+        let other_index = self.holds.iter().flatten().chain(&self.leased).any(|p| p.pool == pool.pool);
+        let lease = if verb == "release" { ", and nothing leases it" } else { "" };
+        let e = self.linker.error(code, span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
+        let e = if other_index {
+            e.help("write the pool as the hold does, index included")
+        } else if holds.is_empty() {
+            e.help(format!("no hold encloses it: `hold {name} (n) {{ … }}`"))
+        } else {
+            e.help(format!("the enclosing holds: {}", holds.join(", ")))
+        };
+        e.done(self.linker);
+    }
+}
+
+/// A header that reads an attribute last set from live state.
+///
+/// The session reads the state when it reaches the `set`, the scheduler the header
+/// when it tries the head of the queue; between lies the wait.
+struct Stale<'l, 'a> {
+    linker: &'l mut Linker<'a>,
+    /// Attributes whose last `set` read the state: where, and what it read.
+    set: BTreeMap<u32, (ir::Place, String)>,
+}
+
+impl Stale<'_, '_> {
+    fn session(mut self, session: &ir::Block, workload: &ir::Workload) {
+        self.block(&workload.init);
+        self.block(session);
+    }
+
+    fn block(&mut self, block: &[ir::Stmt]) {
+        for stmt in block {
+            match &stmt.kind {
+                StmtKind::Set { attribute, value } => match self.live(value) {
+                    Some(what) => {
+                        self.set.insert(*attribute, (stmt.at, what));
+                    }
+                    None => {
+                        self.set.remove(attribute);
+                    }
+                },
+                StmtKind::Choose { attribute, .. } => {
+                    self.set.remove(attribute);
+                }
+                StmtKind::Hold(hold) => {
+                    self.header(stmt, hold);
+                    self.block(&hold.body);
+                }
+                StmtKind::Branch { then, otherwise, .. } => {
+                    let before = self.set.clone();
+                    self.block(then);
+                    let after = std::mem::replace(&mut self.set, before);
+                    self.block(otherwise);
+                    // Stale on one way is stale behind both.
+                    for (attribute, from) in after {
+                        self.set.entry(attribute).or_insert(from);
+                    }
+                }
+                StmtKind::Loop { body } => self.block(body),
+                _ => {}
+            }
+        }
+    }
+
+    fn live(&self, value: &Expr) -> Option<String> {
+        let mut found: Option<String> = None;
+        each(value, &mut |e| {
+            if found.is_some() {
+                return;
+            }
+            found = match e {
+                Expr::Pool(figure, pool) => {
+                    let word = crate::expression::POOL_FIGURES.iter().find(|(_, f)| f == figure).map_or("", |(w, _)| w);
+                    Some(format!("{word}({})", self.linker.pool_name(pool)))
+                }
+                Expr::Stage(figure, stage) => {
+                    let word = crate::expression::STAGE_FIGURES.iter().find(|(_, f)| f == figure).map_or("", |(w, _)| w);
+                    Some(format!("{word}({})", self.linker.stage_name(stage)))
+                }
+                Expr::Price(stage, ..) => Some(format!("price({})", self.linker.stage_name(stage))),
+                _ => None,
+            };
+        });
+        found
+    }
+
+    fn header(&mut self, stmt: &ir::Stmt, hold: &ir::Hold) {
+        let mut parts: Vec<(&Expr, Part, &'static str)> = Vec::new();
+        for (k, grab) in hold.grabs.iter().enumerate() {
+            parts.push((&grab.units, Part::Units(k), "units"));
+            if let Some(reserve) = &grab.reserve {
+                parts.push((reserve, Part::Reserve(k), "reserve"));
+            }
+        }
+        if let Some(reuse) = &hold.reuse {
+            parts.push((reuse, Part::Value, "reuse"));
+        }
+        for (e, part, what) in parts {
+            let mut stale: Option<u32> = None;
+            each(e, &mut |e| {
+                if let Expr::Attribute(a) = e
+                    && stale.is_none()
+                    && self.set.contains_key(a)
+                {
+                    stale = Some(*a);
+                }
+            });
+            let Some(attribute) = stale else { continue };
+            let (at, read) = self.set[&attribute].clone();
+            let name = self.linker.attribute_name(attribute);
+            let span = self.linker.places.span(stmt.at, part);
+            let note = self.linker.places.span(at, Part::Value);
+            let e = self
+                .linker
+                .error("stale-header", span, format!("the hold's {what} read `{name}`, set before the session queued"))
+                .label("by admission this may be another number")
+                .help(format!("read it at admission: `at admission ({name} = …)` with what the `set` reads"));
+            let e = match note {
+                Some(note) => e.note(note, format!("reads `{read}` here, before the wait")),
+                None => e,
+            };
+            e.done(self.linker);
+        }
+    }
+}
+
+impl Linker<'_> {
+    pub(crate) fn attribute_name(&self, attribute: u32) -> String {
+        self.names.attributes.get(attribute as usize).map_or_else(String::new, |a| a.name.clone())
+    }
+
+    pub(crate) fn pool_name(&self, pool: &ir::PoolRef) -> String {
+        let name = self.names.pools.get(pool.pool as usize).map_or("", |p| p.name.as_str());
+        indexed(name, pool.member.as_deref())
+    }
+
+    pub(crate) fn stage_name(&self, stage: &ir::StageRef) -> String {
+        let name = self.names.stages.get(stage.stage as usize).map_or("", |s| s.name.as_str());
+        indexed(name, stage.member.as_deref())
+    }
+}
+
+fn indexed(name: &str, member: Option<&Expr>) -> String {
+    let index = match member {
+        None => return name.to_string(),
+        Some(Expr::Number(n)) => format!("[{}]", n.0),
+        Some(_) => "[…]".to_string(),
+    };
+    match name.split_once('.') {
+        Some((queue, field)) => format!("{queue}{index}.{field}"),
+        None => format!("{name}{index}"),
+    }
+}
+
+/// How a pass through a block may go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pass {
+    /// Some path reaches the end of the block without time passing or the session ending.
+    timeless: bool,
+}
+
+/// A `loop` that could go round in one instant.
+fn check_loops(linker: &mut Linker<'_>, session: &ir::Block) {
+    let mut bad = Vec::new();
+    each_stmt(session, &mut |s| {
+        if let StmtKind::Loop { body } = &s.kind
+            && pass(body).timeless
+        {
+            bad.push((s.at, timeless_path(body)));
+        }
+    });
+    for (at, path) in bad {
+        let span = linker.places.span(at, Part::Whole);
+        let span = span.map(|s| Span { end: (s.start + 4).min(s.end), ..s });
+        let mut e = linker
+            .error("timeless-loop", span, "this `loop` can go round without time passing")
+            .help("every path through the body needs a `run`, a `hold` with one inside, or `end`");
+        for place in path {
+            if let Some(span) = linker.places.span(place, Part::Whole) {
+                let line = Span { end: span.end.min(span.start + 6), ..span };
+                e = e.note(line, "past this without time");
+            }
+        }
+        e.done(linker);
+    }
+}
+
+fn pass(block: &[ir::Stmt]) -> Pass {
+    for s in block {
+        let timeless = match &s.kind {
+            StmtKind::Run(run) => fold::value(&run.work) == Some(0.0),
+            StmtKind::End => false,
+            StmtKind::Hold(hold) => pass(&hold.body).timeless,
+            StmtKind::Branch { test, then, otherwise, chance } => {
+                let decided = if *chance { None } else { fold::value(test) };
+                match decided {
+                    Some(1.0) => pass(then).timeless,
+                    Some(0.0) => pass(otherwise).timeless,
+                    _ => pass(then).timeless || pass(otherwise).timeless,
+                }
+            }
+            // Nothing comes behind a loop, and it is judged by itself.
+            StmtKind::Loop { .. } => false,
+            _ => true,
+        };
+        if !timeless {
+            return Pass { timeless: false };
+        }
+    }
+    Pass { timeless: true }
+}
+
+/// The branches on a path without time, for the message.
+fn timeless_path(block: &[ir::Stmt]) -> Vec<ir::Place> {
+    let mut path = Vec::new();
+    for s in block {
+        match &s.kind {
+            StmtKind::Branch { then, otherwise, .. } => {
+                path.push(s.at);
+                let way = if pass(then).timeless { then } else { otherwise };
+                path.extend(timeless_path(way));
+            }
+            StmtKind::Hold(hold) => path.extend(timeless_path(&hold.body)),
+            _ => {}
+        }
+        if path.len() > 4 {
+            path.truncate(4);
+            break;
+        }
+    }
+    path
+}

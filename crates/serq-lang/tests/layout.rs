@@ -1,0 +1,90 @@
+//! Programs and their canonical layout. `UPDATE_EXPECT=1` writes the layout anew.
+
+mod tree;
+
+use std::path::Path;
+
+use expect_test::{expect, expect_file};
+use serq_lang::format;
+
+const CHAT: &str = include_str!("../../../tests/format/chat.sq");
+const PAIR: &str = include_str!("../../../tests/format/pair.sq");
+const UNTIDY: &str = include_str!("../../../tests/format/untidy.sq");
+
+fn laid_out(text: &str) -> String {
+    let once = format(text).unwrap();
+    assert_eq!(
+        format(&once).unwrap(),
+        once,
+        "a second time changes something"
+    );
+    assert_eq!(tree::without_places(text), tree::without_places(&once));
+    once
+}
+
+#[test]
+fn a_program_that_is_laid_out_stays_as_it_is() {
+    for text in [CHAT, PAIR] {
+        assert_eq!(laid_out(text), text);
+    }
+}
+
+#[test]
+fn an_untidy_program_is_laid_out() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/format/untidy.out");
+    expect_file![path].assert_eq(&laid_out(UNTIDY));
+}
+
+#[test]
+fn no_comment_is_lost() {
+    let count = |text: &str| text.matches("//").count() + text.matches("/*").count();
+    for text in [CHAT, PAIR, UNTIDY] {
+        assert_eq!(count(&laid_out(text)), count(text));
+    }
+}
+
+#[test]
+fn line_ends_become_the_usual_ones() {
+    let text = laid_out("/* a\r\n   b */\r\nlet x = 1;// c\r\nlet y = 2;\r\n");
+    expect![[r#"
+        /* a
+           b */
+        let x = 1;  // c
+        let y = 2;
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn a_long_line_is_broken_where_least_belongs_together() {
+    let term = "used(kv) * weight / total";
+    let text = laid_out(&format!("gauge load = {};", [term; 6].join(" + ")));
+    expect![[r#"
+        gauge load = used(kv) * weight / total + used(kv) * weight / total + used(kv) * weight / total
+                   + used(kv) * weight / total + used(kv) * weight / total + used(kv) * weight / total;
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn a_block_on_one_line_stays_there_while_it_fits() {
+    let short = "session { loop { turn; } }\n";
+    assert_eq!(laid_out(short), short);
+    let long = format!(
+        "session {{ {} }}\n",
+        "run engine (1); ".repeat(7).trim_end()
+    );
+    assert_eq!(laid_out(&long).lines().count(), 9);
+}
+
+#[test]
+fn a_text_with_mistakes_is_not_touched() {
+    let errors = format("let x = ;").unwrap_err();
+    assert_eq!(errors[0].code, "unexpected-token");
+}
+
+#[test]
+fn an_empty_text_stays_empty() {
+    assert_eq!(laid_out(""), "");
+    assert_eq!(laid_out("\n\n // only this\n\n"), "// only this\n");
+}
