@@ -377,7 +377,8 @@ impl<'a> Linker<'a> {
             if matches!(d.code, "draw-not-allowed" | "wrong-moment" | "hidden-attribute")
                 && let Some(at) = d.span.replace(hold.grabs[0].pool.span)
             {
-                d.notes.insert(0, (at, std::mem::take(&mut d.label)));
+                let label = std::mem::take(&mut d.label);
+                d.notes.insert(0, (at, if label.is_empty() { "read here".into() } else { label }));
             }
         }
         let (body_scope, mut body) = self.body_names(hold, header, scope);
