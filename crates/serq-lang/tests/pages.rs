@@ -76,6 +76,7 @@ fn the_wrong_program_of_a_page_is_refused_with_its_code() {
 
 #[test]
 fn the_right_program_of_a_page_is_right() {
+    let mut failures = String::new();
     for code in explain::CODES {
         for text in programs(explain::page(code).unwrap()).iter().skip(1) {
             let mut sources = SourceMap::new("page.sq", *text);
@@ -88,10 +89,22 @@ fn the_right_program_of_a_page_is_right() {
             // A page about reading a text may show a part of a program.
             let reads = serq_lang::parse(0, text).1.is_empty();
             let linked = program.is_some() && said.is_empty();
-            assert!(reads && (linked || PARTS.contains(code)), "{code}:\n{picture}");
+            if !reads || linked == PARTS.contains(code) {
+                failures += &format!("{code}:\n{picture}");
+            }
         }
     }
+    assert!(failures.is_empty(), "\n{failures}");
 }
 
 /// Pages of the reader whose right programs are parts.
-const PARTS: &[&str] = &[];
+const PARTS: &[&str] = &[
+    "else-needs-block",
+    "incomplete-transfer",
+    "misplaced-clause",
+    "not-yet",
+    "stray-semicolon",
+    "unclosed-block",
+    "unclosed-string",
+    "unknown-item",
+];
