@@ -134,3 +134,41 @@ fn a_program_with_everything_is_the_same_without_sugar() {
         ",
     );
 }
+
+/// Substitution must not take more stack than a test's thread has, nor more time than
+/// anybody waits.
+#[test]
+fn deep_and_wide_substitution_is_refused_in_time() {
+    let refuse = |text: &str, code: &str| {
+        let (mut sources, _) = load(None, text, &mut |_| unreachable!());
+        let settings = Settings { horizon: Some(50.0), ..Settings::default() };
+        let (program, said) = compile(&mut sources, &settings);
+        assert!(program.is_none());
+        assert!(said.iter().any(|d| d.code == code), "{:?}", said.iter().map(|d| d.code).collect::<Vec<_>>());
+        assert!(said.len() < 5, "{} findings", said.len());
+    };
+    // One definition in another, further than anything may nest.
+    let mut chain = String::from("def d0(x) = x;\n");
+    for k in 1..2000 {
+        chain += &format!("def d{k}(x) = (d{0}(x) + 1);\n", k - 1);
+    }
+    refuse(&(chain + "session { observe n = d1999(serial); }"), "too-deep");
+    // Arguments in arguments.
+    let mut nest = String::from("stage disk : delay;\ndef s0(x) { run disk (x); }\n");
+    for k in 1..2000 {
+        nest += &format!("def s{k}(x) {{ s{0}(x + 1); }}\n", k - 1);
+    }
+    refuse(&(nest + "session { s1999(serial); }"), "too-deep");
+    // Twice as much at every line.
+    let mut twice = String::from("stage disk : delay;\ndef t0() { run disk (1); }\n");
+    for k in 1..60 {
+        twice += &format!("def t{k}() {{ t{0}(); t{0}(); }}\n", k - 1);
+    }
+    refuse(&(twice + "session { t59(); }"), "too-large");
+    // Entries in entries.
+    let mut calls = String::from("queue Q0 : prefill { serve fifo; prefill (x) { run (x); } }\n");
+    for k in 1..60 {
+        calls += &format!("queue Q{k} : prefill {{ prefill (x) {{ Q{0}.prefill (x + 1); Q{0}.prefill (x); }} }}\n", k - 1);
+    }
+    refuse(&(calls + "session { Q59.prefill (serial); }"), "too-large");
+}
