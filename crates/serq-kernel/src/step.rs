@@ -23,7 +23,7 @@
 use serq_ir::{Context, Mode};
 
 use crate::code::{StageCodeKind, StepCode};
-use crate::expression::{Frame, Variables};
+use crate::expression::{Expr, Frame, Variables};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, TOLERANCE};
 use crate::session::compare;
@@ -151,6 +151,9 @@ impl Kernel<'_> {
 
     /// `budget` and `chunk` as an iteration planned now would read them.
     fn budget_and_chunk<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> (f64, f64) {
+        if let (Expr::Number(budget), Expr::Number(chunk)) = (&step.budget, &step.chunk) {
+            return (*budget, *chunk);
+        }
         let variables = self.budget_variables(stage, step.budget_reads);
         let frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, &variables);
         (self.eval(world, &step.budget, &frame), self.eval(world, &step.chunk, &frame))

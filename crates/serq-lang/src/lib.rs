@@ -20,7 +20,7 @@ pub mod lexer;
 mod link;
 mod lint;
 mod moment;
-pub mod nearest;
+pub(crate) mod nearest;
 pub mod parser;
 mod queue;
 mod reference;
@@ -28,14 +28,11 @@ mod resolve;
 mod scope;
 pub mod source;
 mod statement;
+mod unsugar;
 mod walk;
 mod workload;
 
 pub use format::format;
 pub use compile::{Settings, TEXT, compile, load};
 pub use parser::{parse, parse_expr};
-
-/// The linked program spelled out.
-pub fn unsugar(program: &serq_ir::Program) -> String {
-    serq_ir::json::print(program)
-}
+pub use unsugar::unsugar;

@@ -81,7 +81,8 @@ impl SettingFlags {
         }
     }
 
-    /// As the linker takes them.
+    /// As the linker takes them, without the trace: it is the binary that reads it, and only
+    /// where the program has one to replace ([`crate::program_file::ProgramFile::trace`]).
     pub(crate) fn settings(&self, more_sets: &[(String, String)], seed: Option<u64>) -> Settings {
         Settings {
             sets: self.set.iter().chain(more_sets).cloned().collect(),
@@ -90,7 +91,7 @@ impl SettingFlags {
             warmup: self.warmup,
             seed,
             arrivals: self.arrivals,
-            trace: self.trace.clone(),
+            trace: None,
         }
     }
 }

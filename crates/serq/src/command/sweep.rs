@@ -258,7 +258,8 @@ impl Sweep {
     /// What a state file must be continued with.
     fn belongs_to(&self, file: &ProgramFile, first: &Setting) -> String {
         let flags = &self.program.settings;
-        let settings = format!("{:?} {:?} {:?}", flags.settings(&[], None), self.limits.strict, self.limits.max_events);
+        let LimitFlags { strict, exact, max_events, max_wall: _ } = self.limits;
+        let settings = format!("{:?} {strict} {exact} {max_events:?}", flags.settings(&[], None));
         // Paths are where the same texts happen to lie.
         let trace = format!("{:?}", first.trace);
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];
