@@ -4,6 +4,7 @@
 //! only run by hand. A chore answers with the text it prints, or with what is wrong.
 
 pub mod bench;
+pub mod differential;
 pub mod fingerprint;
 pub mod layers;
 pub mod mutate;

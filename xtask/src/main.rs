@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, layers, mutate, schema, seed, tables};
+use xtask::{bench, differential, layers, mutate, schema, seed, tables};
 
 /// The project's chores.
 #[derive(Parser)]
@@ -16,6 +16,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Random programs, run here and by the reference release, compared number by number.
+    Differential(differential::Arguments),
     /// Compares our seed program with the seed's own, bit for bit, and records the result.
     Seed {
         /// The folder with seeds/examples/pd-disaggregation/llmd_nixl_pull.sq.
@@ -48,6 +50,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
+        Chore::Differential(arguments) => differential::differential(&arguments),
         Chore::Seed { folder } => seed::compare_and_record(&folder),
         Chore::MutateCases => mutate::cases(),
         Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),

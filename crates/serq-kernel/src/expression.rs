@@ -196,7 +196,16 @@ impl<'a> Frame<'a> {
 }
 
 impl Kernel<'_> {
+    #[inline]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
+        match expr {
+            Expr::Number(n) => *n,
+            Expr::Context(context) => frame.variables[*context as usize],
+            _ => self.eval_node(world, expr, frame),
+        }
+    }
+
+    fn eval_node<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
         match expr {
             Expr::Number(n) => *n,
             Expr::Attribute(a) => match frame.snapshot {

@@ -73,8 +73,8 @@ pub(crate) struct Session {
     pub(crate) trace_session: Option<u32>,
     /// When its latest token came, in this turn.
     pub(crate) last_token: f64,
-    /// A decode token came in this turn.
-    pub(crate) decoded: bool,
+    /// A decode run began in this turn.
+    pub(crate) decodes: bool,
     /// For the guard against instants that don't settle.
     instant: f64,
     readied: u32,
@@ -101,7 +101,7 @@ impl Session {
             draws: Cell::new(0),
             trace_session: None,
             last_token: f64::NAN,
-            decoded: false,
+            decodes: false,
             instant: f64::NAN,
             readied: 0,
             statements: 0,
@@ -316,7 +316,7 @@ impl Kernel<'_> {
         let session = &mut self.sessions[slot as usize];
         session.turns += 1;
         session.last_token = f64::NAN;
-        session.decoded = false;
+        session.decodes = false;
         let turn = session.turns;
         if let Some(trace_session) = session.trace_session {
             // Past the last turn the last values stay and `more` is 0.

@@ -23,7 +23,7 @@
 use serq_ir::{Context, Mode};
 
 use crate::code::{StageCodeKind, StepCode};
-use crate::expression::{Frame, Variables};
+use crate::expression::{Expr, Frame, Variables};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, TOLERANCE};
 use crate::session::compare;
@@ -83,6 +83,10 @@ impl Kernel<'_> {
 
     pub(crate) fn add_resident(&mut self, stage: u32, job: u32) {
         self.started(stage, job);
+        if self.jobs[job as usize].mode == Some(Mode::Decode) {
+            let slot = self.jobs[job as usize].session;
+            self.sessions[slot as usize].decodes = true;
+        }
         let key = |id: u32| (self.jobs[id as usize].admission, self.jobs[id as usize].order);
         let engine = &self.stages[stage as usize].engine;
         let at = engine.residents.iter().rposition(|&r| key(r) <= key(job)).map_or(0, |at| at + 1);
@@ -147,6 +151,9 @@ impl Kernel<'_> {
 
     /// `budget` and `chunk` as an iteration planned now would read them.
     fn budget_and_chunk<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> (f64, f64) {
+        if let (Expr::Number(budget), Expr::Number(chunk)) = (&step.budget, &step.chunk) {
+            return (*budget, *chunk);
+        }
         let variables = self.budget_variables(stage, step.budget_reads);
         let frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, &variables);
         (self.eval(world, &step.budget, &frame), self.eval(world, &step.chunk, &frame))
@@ -483,6 +490,7 @@ impl Kernel<'_> {
         };
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
+        engine.iterations += 1;
         self.idle_engines.remove(stage);
         self.touch_stage(stage);
         world.act(Action::StartStep { stage, cost, decoders });
@@ -496,7 +504,6 @@ impl Kernel<'_> {
             return Ok(());
         }
         engine.running = false;
-        engine.iterations += 1;
         let mut plan = std::mem::take(&mut engine.plan);
         let mut finished = false;
         for &id in &plan {
@@ -512,7 +519,7 @@ impl Kernel<'_> {
                 session.holds[hold.expect("a growing run is inside its hold")].moved = true;
             }
             if mode == Some(Mode::Decode) || done {
-                self.token(world, stage, slot, mode == Some(Mode::Decode));
+                self.token(world, stage, slot);
             }
         }
         if finished {
@@ -533,16 +540,15 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// A session's token. The end of a prefill run is one; before a turn's first decode
-    /// token it only begins the count.
-    fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32, decode: bool) {
+    /// A session's token. The end of a prefill run is one; before the turn's first decode
+    /// run it only begins the count.
+    fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
-        if !session.last_token.is_nan() && (decode || session.decoded) {
+        if !session.last_token.is_nan() && session.decodes {
             world.act(Action::Token { stage, gap: now - session.last_token });
         }
         session.last_token = now;
-        session.decoded |= decode;
     }
 }
 

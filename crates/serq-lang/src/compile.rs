@@ -61,7 +61,7 @@ pub fn load(
                 }
                 Err(why) => {
                     diagnostics.push(
-                        Diagnostic::error("use-unreadable", used.path_span, format!("`{}` can't be read: {why}", used.path))
+                        Diagnostic::error("use", used.path_span, format!("`{}` can't be read: {why}", used.path))
                             .label(format!("looked for {joined}"))
                             .help("the path is relative to the file the `use` stands in"),
                     );
@@ -136,7 +136,7 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
                 Item::Let(l) => Some(&l.name.text),
                 _ => None,
             });
-            diagnostics.push(unknown("unknown-constant", "constant", name, &known));
+            diagnostics.push(unknown("constant", name, &known));
         }
     }
     for (name, text) in &settings.defs {
@@ -149,7 +149,7 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
                 Item::Def(ast::Def { name, body: ast::DefBody::Expr(_), .. }) => Some(&name.text),
                 _ => None,
             });
-            diagnostics.push(unknown("unknown-definition", "definition of a value", name, &known));
+            diagnostics.push(unknown("definition of a value", name, &known));
         }
     }
     let mut order = Order { sources, files: &files, seen: BTreeSet::new(), items: Vec::new(), diagnostics: Vec::new() };
@@ -157,8 +157,18 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
     let Order { items, diagnostics: used, .. } = order;
     broken |= !used.is_empty();
     diagnostics.extend(used);
-    let (program, found) = link::link(sources, name_of(&sources.sources[0].path), &items, overrides, broken);
+    let (mut program, found) = link::link(sources, name_of(&sources.sources[0].path), &items, overrides, broken);
     diagnostics.extend(found);
+    if let Some(linked) = &program
+        && let Err(why) = ir::verify::verify(linked)
+    {
+        // The kernel trusts a program; what the linker should have refused stops here.
+        diagnostics.push(
+            Diagnostic::error("not-verified", None, format!("the linked program is not sound: {why}"))
+                .help("this is a mistake of serq, not of the program: please report it with the text"),
+        );
+        program = None;
+    }
     (program, diagnostics)
 }
 
@@ -196,8 +206,8 @@ fn names<'f>(files: &'f [ast::File], pick: impl Fn(&'f Item) -> Option<&'f Strin
     files.iter().flat_map(|f| &f.items).filter_map(pick).map(String::as_str).collect()
 }
 
-fn unknown(code: &'static str, what: &str, name: &str, known: &[&str]) -> Diagnostic {
-    let d = Diagnostic::error(code, None, format!("no {what} is named `{name}`"));
+fn unknown(what: &str, name: &str, known: &[&str]) -> Diagnostic {
+    let d = Diagnostic::error("unknown-setting", None, format!("no {what} is named `{name}`"));
     let d = match nearest::nearest(name, known.iter().copied()) {
         Some(n) => d.help(format!("write `{n}`")),
         None => d,
@@ -237,7 +247,7 @@ impl Order<'_, '_> {
                 Item::Use(used) => {
                     if self.sources.sources[file].path == TEXT {
                         self.diagnostics.push(
-                            Diagnostic::error("use-in-text", used.span, "a program given as text can't `use` a file")
+                            Diagnostic::error("use", used.span, "a program given as text can't `use` a file")
                                 .label("relative to which folder?")
                                 .help("put the program into a file, or paste the definitions"),
                         );
@@ -252,14 +262,14 @@ impl Order<'_, '_> {
                         }
                         _ if self.sources.unread.contains(&joined) => {}
                         _ => self.diagnostics.push(
-                            Diagnostic::error("use-unreadable", used.path_span, format!("`{}` was not loaded", used.path))
+                            Diagnostic::error("use", used.path_span, format!("`{}` was not loaded", used.path))
                                 .label(format!("looked for {joined}")),
                         ),
                     }
                 }
                 Item::Def(_) => self.items.push(item),
                 _ if file != 0 => self.diagnostics.push(
-                    Diagnostic::error("use-item", first_of(item), "a file that is `use`d holds definitions only")
+                    Diagnostic::error("use", first_of(item), "a file that is `use`d holds definitions only")
                         .label("this is no `def` or `use`")
                         .help("move it into the program"),
                 ),

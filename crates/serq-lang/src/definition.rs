@@ -26,6 +26,8 @@ struct Body<'a> {
     draws: bool,
     live: Option<(&'a str, Span)>,
     holds: Vec<&'a ast::Hold>,
+    /// Variables of aggregates, observations.
+    names: Vec<&'a ast::Name>,
 }
 
 impl<'a> Visitor<'a> for Body<'a> {
@@ -60,6 +62,12 @@ impl<'a> Visitor<'a> for Body<'a> {
     fn holds(&mut self, hold: &'a ast::Hold) {
         self.holds.push(hold);
     }
+    fn aggregates(&mut self, name: &'a ast::Name) {
+        self.names.push(name);
+    }
+    fn observes(&mut self, name: &'a ast::Name) {
+        self.names.push(name);
+    }
 }
 
 fn body_of<'a>(body: &'a DefBody) -> Body<'a> {
@@ -83,18 +91,28 @@ impl<'a> Linker<'a> {
         for (k, p) in def.parameters.iter().enumerate() {
             if let Some(first) = def.parameters[..k].iter().find(|q| q.text == p.text) {
                 self.decline(name);
-                self.error("repeated-declaration", p.span, format!("`{}` is a parameter twice", p.text))
+                self.error("repeated", p.span, format!("`{}` is a parameter twice", p.text))
                     .note(first.span, "first here")
+                    .done(self);
+            }
+        }
+        for p in &def.parameters {
+            if expression::is_supplied_function(&p.text) {
+                self.decline(name);
+                self.error("reserved-name", p.span, format!("`{}` is a function of the language", p.text))
+                    .help("give the parameter another name")
                     .done(self);
             }
         }
         let body = body_of(&def.body);
         let assigned = body.sets.iter().copied();
         let bound = body.holds.iter().flat_map(|h| &h.bindings).map(|(n, _)| (n.text.as_str(), n.span));
-        for (word, span) in assigned.chain(bound) {
+        let counted = body.names.iter().map(|n| (n.text.as_str(), n.span));
+        for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);
-                self.error("assigned-parameter", span, format!("`{}` assigns its parameter `{word}`", name.text))
+                self.error("not-assignable", name.span, format!("`{}` assigns its parameter `{word}`", name.text))
+                    .note(span, "assigned here")
                     .note(p.span, "a parameter is replaced by its argument")
                     .help("assign another name")
                     .done(self);
@@ -104,7 +122,7 @@ impl<'a> Linker<'a> {
             let word = used.text.as_str();
             if word == name.text {
                 self.decline(name);
-                self.error("recursive-definition", name.span, format!("`{word}` is defined by itself"))
+                self.error("recursion", name.span, format!("`{word}` is defined by itself"))
                     .note(used.span, "used here")
                     .help("a use is replaced by the body, which would never end")
                     .done(self);
@@ -113,8 +131,8 @@ impl<'a> Linker<'a> {
             {
                 let at = other.def.name.span;
                 self.decline(name);
-                self.error("definition-order", used.span, format!("`{word}` is used above its definition"))
-                    .note(at, "defined here")
+                self.error("declared-below", at, format!("`{word}` is defined below `{}`, which uses it", name.text))
+                    .note(used.span, "used here")
                     .help("move the definition up")
                     .done(self);
             }
@@ -139,7 +157,7 @@ impl<'a> Linker<'a> {
         };
         if used < defined {
             return Err(self
-                .error("definition-order", name.span, format!("`{word}` is used above its definition"))
+                .error("declared-below", name.span, format!("`{word}` is used above its definition"))
                 .note(def.name.span, "defined here")
                 .help("move the definition up")
                 .done(self));

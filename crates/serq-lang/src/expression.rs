@@ -134,17 +134,19 @@ impl<'a> Linker<'a> {
             ExprKind::Call(name, arguments) => self.call(name, arguments, e.span, scope, at),
             ExprKind::Draw(name, arguments) => self.draw(name, arguments, scope, at),
             ExprKind::Aggregate(fold, name, count, body) => {
-                self.aggregate(*fold, name, count, body, scope, at)
+                self.aggregate(*fold, name, count, body, e.span, scope, at)
             }
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the parts of one expression")]
     fn aggregate(
         &mut self,
         fold: ir::Fold,
         name: &'a ast::Name,
         count: &'a ast::Expr,
         body: &'a ast::Expr,
+        span: Span,
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::Expr> {
@@ -155,28 +157,28 @@ impl<'a> Linker<'a> {
         };
         if let Some(what) = self.taken_by(&name.text) {
             return Err(self
-                .error("aggregate-name", name.span, format!("`{word} {0} in`: `{0}` is also {what}", name.text))
+                .error("aggregate-name", Span { end: name.span.end, ..span }, format!("`{word} {0} in`: `{0}` is also {what}", name.text))
                 .label("counts 0, 1, … here and nothing else")
                 .help("give it a name the program does not use")
                 .done(self));
         }
-        let terms = self.count_of_aggregate(word, &name.text, count, scope)?;
+        let terms = self.count_of_aggregate(word, &name.text, count, span, scope)?;
         let written = self.terms.saturating_mul(u64::from(terms));
         if written > ir::AGGREGATE_TERMS_MAX {
             return Err(self
                 .error(
                     "aggregate-count",
-                    count.span,
+                    Span { end: count.span.end, ..span },
                     format!("this writes out {written} terms, at most {} are taken", ir::AGGREGATE_TERMS_MAX),
                 )
                 .label(if self.terms > 1 { "counted with the aggregates around it" } else { "" })
                 .done(self));
         }
         let outer = std::mem::replace(&mut self.terms, written);
-        let inner = self.scopes.inside(scope, vec![(&name.text, Binding::Variable(self.variables))]);
-        self.variables += 1;
+        let inner = self.scopes.inside(scope, vec![(&name.text, Binding::Variable(self.aggregates.len()))]);
+        self.aggregates.push(terms);
         let body = self.expr(body, inner, at);
-        self.variables -= 1;
+        self.aggregates.pop();
         self.terms = outer;
         Ok(ir::Expr::Aggregate { fold, count: terms, body: Box::new(body?) })
     }
@@ -186,8 +188,10 @@ impl<'a> Linker<'a> {
         word: &str,
         name: &str,
         count: &'a ast::Expr,
+        span: Span,
         scope: ScopeId,
     ) -> Result<u32> {
+        let span = Span { end: count.span.end, ..span };
         // The count is a constant wherever the aggregate stands, but a parameter of a
         // definition may stand for one.
         let linked = self.expr(count, scope, Clause::Constant("the count of an aggregate"))?;
@@ -197,7 +201,7 @@ impl<'a> Linker<'a> {
             Some(n) => Err(self
                 .error(
                     "aggregate-count",
-                    count.span,
+                    span,
                     format!(
                         "`{word} {name} in` counts {n} terms, not a whole number from 1 to {}",
                         ir::AGGREGATE_TERMS_MAX
@@ -205,7 +209,7 @@ impl<'a> Linker<'a> {
                 )
                 .done(self)),
             None => Err(self
-                .error("aggregate-count", count.span, format!("the count of `{word} {name} in` is not a constant"))
+                .error("aggregate-count", span, format!("the count of `{word} {name} in` is not a constant"))
                 .help("write a number, a `let`, or a constant expression in parentheses")
                 .done(self)),
         }
@@ -319,7 +323,7 @@ impl<'a> Linker<'a> {
                 ast::DefBody::Block(_) => {
                     return Err(self
                         .error(
-                            "definition-kind",
+                            "wrong-kind",
                             name.span,
                             format!("`{}` is a definition of statements, used as a value", name.text),
                         )
@@ -360,7 +364,7 @@ impl<'a> Linker<'a> {
                 let what = if self.names.pool_of.contains_key(word) { "pool" } else { "stage" };
                 let _ = index;
                 return Err(self
-                    .error("not-a-value", r.span, format!("`{word}[…]` is no value"))
+                    .error("wrong-kind", r.span, format!("`{word}[…]` is no value"))
                     .help(if self.names.pool_of.contains_key(word) || self.names.stage_of.contains_key(word) {
                         format!("`{word}` is a {what}; read a figure of it, such as `{}({word}[…])`",
                             if what == "pool" { "used" } else { "queue" })
@@ -374,14 +378,14 @@ impl<'a> Linker<'a> {
             Some(Binding::Argument(thunk)) => return self.argument(thunk, at),
             Some(Binding::Unknown) => return Ok(self.unknown_value()),
             Some(Binding::Variable(depth)) => {
-                return Ok(ir::Expr::Variable((self.variables - 1 - depth) as u32));
+                return Ok(ir::Expr::Variable((self.aggregates.len() - 1 - depth) as u32));
             }
             Some(Binding::Bound(attribute)) => return self.attribute_value(attribute, r, scope, at),
             Some(Binding::From(from)) => {
                 let queue = from.queue.map_or("the queue", |q| self.names.queues[q].declared.name.text.as_str());
                 let e = self
                     .error(
-                        "not-a-value",
+                        "wrong-kind",
                         r.span,
                         format!("`{word}` is the pool the prefill leased, not a number"),
                     )
@@ -417,7 +421,7 @@ impl<'a> Linker<'a> {
         debug_assert!(self.folding, "after folding every let has a value");
         let _ = at;
         Some(Err(self
-            .error("let-order", r.span, format!("`{word}` is declared below"))
+            .error("declared-below", r.span, format!("`{word}` is declared below"))
             .note(declared.name.span, "here")
             .help(format!("a `let` reads only the `let`s above it: move `let {word}` up"))
             .done(self)))
@@ -451,13 +455,18 @@ impl<'a> Linker<'a> {
             }
             return self.attribute_value(attribute, r, scope, at);
         }
+        if word == "self"
+            && let Room::Entry { queue, .. } = room
+        {
+            return self.own_index(r, queue, scope, at);
+        }
         if word == "self" {
             return match room {
                 Room::Options { .. } => Err(self
-                    .error("self-outside", r.span, "`self` is read outside an entry")
+                    .error("outside-entry", r.span, "`self` is read outside an entry")
                     .done(self)),
                 _ => Err(self
-                    .error("self-outside", r.span, "`self` is a member's index and exists in the entries of a queue family")
+                    .error("outside-entry", r.span, "`self` is a member's index and exists in the entries of a queue family")
                     .done(self)),
             };
         }
@@ -489,7 +498,7 @@ impl<'a> Linker<'a> {
             if header {
                 return Err(self
                     .entry_error(
-                        "entry-header-reads",
+                        "entry-reads-outside",
                         entry,
                         format!("the header of `{queue_name}.{}` reads `{word}`, which the entry sets", entry.verb.text),
                     )
@@ -522,7 +531,7 @@ impl<'a> Linker<'a> {
             if header && variable == ir::Context::Now {
                 return Err(self
                     .entry_error(
-                        "entry-header-reads",
+                        "entry-reads-outside",
                         entry,
                         format!("the header of `{queue_name}.{}` reads `now`", entry.verb.text),
                     )
@@ -539,7 +548,7 @@ impl<'a> Linker<'a> {
             let hidden = self.names.attributes[attribute].hidden;
             let what = if hidden { "hidden from the scheduler" } else { "set outside the queue" };
             let e = self.entry_error(
-                if hidden { "hidden-attribute" } else { "entry-reads-outside" },
+                if header { "entry-reads-outside" } else { "entry-reads-outside" },
                 entry,
                 format!("`{queue_name}.{}` reads `{word}`, which is {what}", entry.verb.text),
             );
@@ -596,14 +605,19 @@ impl<'a> Linker<'a> {
                     .error("not-constant", r.span, format!("`{name}` is a session's attribute, not a constant"))
                     .label(format!("read in {}", at.describe())),
                 _ => self
-                    .error("attribute-not-allowed", r.span, format!("`{name}` can't be read in {}", at.describe()))
+                    .error("wrong-moment", r.span, format!("`{name}` can't be read in {}", at.describe()))
                     .label("no one session is meant here"),
             };
             return Err(self.through(e, scope).done(self));
         }
+        if at == Clause::BindingBody && attribute == BuiltIn::Cached as usize {
+            return Err(self
+                .error("binding-reads-state", r.span, "the body reads this name, so it can't read `cached`")
+                .done(self));
+        }
         if at == Clause::PreemptKey && attribute == BuiltIn::Computed as usize {
             return Err(self
-                .error("attribute-not-allowed", r.span, "`computed` can't be read in the keys of `preempt by`")
+                .error("wrong-moment", r.span, "`computed` can't be read in the keys of `preempt by`")
                 .help("`position` is where the candidate is now")
                 .done(self));
         }
@@ -628,6 +642,9 @@ impl<'a> Linker<'a> {
     fn unknown_name(&mut self, r: &'a ast::Ref, scope: ScopeId, at: Clause) -> Reported {
         let word = r.name.text.as_str();
         if matches!(at, Clause::Let | Clause::Constant(_)) {
+            if self.maybe_declared(word) {
+                return Reported;
+            }
             let known: Vec<&str> = self.constants.keys().copied().collect();
             let e = self.error("not-constant", r.span, format!("`{word}` is not a constant"));
             let e = match nearest::nearest(word, known.iter().copied()) {
@@ -639,7 +656,7 @@ impl<'a> Linker<'a> {
         }
         if self.names.defs.contains_key(word) {
             return self
-                .error("definition-kind", r.span, format!("`{word}` is a definition; a use has parentheses"))
+                .error("wrong-kind", r.span, format!("`{word}` is a definition; a use has parentheses"))
                 .help(format!("write `{word}(…)`"))
                 .done(self);
         }
@@ -648,15 +665,18 @@ impl<'a> Linker<'a> {
         } else if self.names.stage_of.contains_key(word) {
             Some(("stage", "queue"))
         } else if self.names.queue_of.contains_key(word) {
-            return self.error("not-a-value", r.span, format!("`{word}` is a queue, not a number")).done(self);
+            return self.error("wrong-kind", r.span, format!("`{word}` is a queue, not a number")).done(self);
         } else {
             None
         };
         if let Some((what, figure)) = kind {
             return self
-                .error("not-a-value", r.span, format!("`{word}` is a {what}, not a number"))
+                .error("wrong-kind", r.span, format!("`{word}` is a {what}, not a number"))
                 .help(format!("read a figure of it, such as `{figure}({word})`"))
                 .done(self);
+        }
+        if self.maybe_declared(word) {
+            return Reported;
         }
         let mut known: Vec<&str> = self.constants.keys().copied().collect();
         known.extend(self.names.attributes.iter().map(|a| a.name.as_str()));
@@ -693,7 +713,7 @@ impl<'a> Linker<'a> {
                     format!("the body reads this name, so it can't read `{word}(…)`"),
                 )
                 .help("read by the body, it is read again there; let it read attributes and constants only"),
-            _ => self.error("state-not-allowed", name.span, format!("`{word}(…)` can't be read in {}", at.describe())),
+            _ => self.error("wrong-moment", name.span, format!("`{word}(…)` can't be read in {}", at.describe())),
         };
         self.through(e, scope).done(self)
     }

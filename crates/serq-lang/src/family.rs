@@ -75,7 +75,7 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Spill { .. } => "spill",
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated-option", option.span, format!("`{word}` is given twice"))
+                self.error("repeated", option.span, format!("`{word}` is given twice"))
                     .note(first, "first here")
                     .help("keep one")
                     .done(self);
@@ -143,7 +143,7 @@ impl<'a> Linker<'a> {
         let (name, word, span, size) = (known.name.clone(), known.word(), known.span, known.size);
         if !known.is_step() {
             return Err(self
-                .error("not-a-step-stage", r.span, format!("`admit via {name}`: a `{word}` stage plans no iterations and would never admit"))
+                .error("wrong-kind", r.span, format!("`admit via {name}`: a `{word}` stage plans no iterations and would never admit"))
                 .note(span, "declared here")
                 .help("name a `step` stage, or leave `admit via` out: the queue is then served whenever something is given back")
                 .done(self));
@@ -175,11 +175,11 @@ impl<'a> Linker<'a> {
         let (work, when) = (self.expr(work, scope, Clause::Spill), self.expr(when, scope, Clause::Spill));
         let (to, on) = (to?, on?);
         if to.pool as usize == pool && to.member.is_none() {
-            return Err(self.error("spill-self", target.span, "a pool can't spill into itself").done(self));
+            return Err(self.error("pairing", target.span, "a pool can't spill into itself").done(self));
         }
         if self.names.stages.get(on.stage as usize).is_some_and(crate::resolve::Stage::is_step) {
             return Err(self
-                .error("mode-missing", stage.span, "a spill is a plain job, which a `step` stage does not take")
+                .error("wrong-mode", stage.span, "a spill is a plain job, which a `step` stage does not take")
                 .help("name a `fifo`, `ps` or `delay` stage")
                 .done(self));
         }
@@ -248,10 +248,10 @@ impl<'a> Linker<'a> {
                 StageKindKind::Ps(rate) => {
                     let linked = self.expr(rate, scope, Clause::Rate)?;
                     if let Some(value) = fold::value(&linked)
-                        && !(value > 0.0 && value.is_finite())
+                        && !(value >= 0.0 && value.is_finite())
                     {
                         return Err(self
-                            .error("bad-constant", rate.span, format!("a rate of {value} serves nothing in finite time"))
+                            .error("bad-constant", rate.span, format!("a rate of {value} is not a finite amount of work in a unit of time"))
                             .help("a positive number: work units in one unit of time")
                             .done(self));
                     }
@@ -288,7 +288,7 @@ impl<'a> Linker<'a> {
                 StepOptionKind::Serve(_) => "serve",
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated-option", option.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                self.error("repeated", option.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
                 continue;
             }
             seen.insert(word, option.span);
@@ -330,7 +330,7 @@ impl<'a> Linker<'a> {
             }
             ServeRule::ExclusivePrefill => serve.exclusive_prefill = true,
             ServeRule::Only(p, _) => {
-                return Err(self.error("repeated-option", p.span, "`only` is given twice").done(self));
+                return Err(self.error("repeated", p.span, "`only` is given twice").done(self));
             }
         }
         Ok(serve)

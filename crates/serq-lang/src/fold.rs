@@ -12,6 +12,25 @@ pub(crate) fn value(e: &Expr) -> Option<f64> {
     evaluate(e, &mut Vec::new())
 }
 
+/// The values of an expression inside aggregates of these counts, the outermost first.
+pub(crate) fn values(e: &Expr, counts: &[u32]) -> Vec<f64> {
+    fn each(e: &Expr, counts: &[u32], variables: &mut Vec<f64>, out: &mut Vec<f64>) {
+        match counts {
+            [] => out.extend(evaluate(e, variables)),
+            [count, rest @ ..] => {
+                for k in 0..*count {
+                    variables.push(f64::from(k));
+                    each(e, rest, variables, out);
+                    variables.pop();
+                }
+            }
+        }
+    }
+    let mut out = Vec::new();
+    each(e, counts, &mut Vec::new(), &mut out);
+    out
+}
+
 fn evaluate(e: &Expr, variables: &mut Vec<f64>) -> Option<f64> {
     Some(match e {
         Expr::Number(n) => n.0,

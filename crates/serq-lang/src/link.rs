@@ -71,12 +71,22 @@ pub(crate) struct Linker<'a> {
     pub(crate) too_large: bool,
     /// Terms the enclosing aggregates write out.
     pub(crate) terms: u64,
-    /// Enclosing aggregates.
-    pub(crate) variables: usize,
+    /// Counts of the enclosing aggregates, the outermost first.
+    pub(crate) aggregates: Vec<u32>,
+    /// Terms whose indices were tried out so far.
+    pub(crate) terms_tried: u64,
+    /// Some text could not be read, so a name may lack its declaration.
+    pub(crate) broken: bool,
+    /// Entries somebody calls.
+    pub(crate) called: BTreeSet<(u32, u32)>,
+    /// An entry nobody calls is looked at: what a call would report is reported.
+    pub(crate) strict: bool,
     pub(crate) hidden_at: BTreeMap<&'a str, Span>,
     /// Names whose declaration was refused.
     pub(crate) declined: BTreeSet<&'a str>,
     pub(crate) bad_definitions: BTreeSet<&'a str>,
+    /// Readers whose relation was refused.
+    pub(crate) unrelated: BTreeSet<usize>,
     pub(crate) entry_sets: BTreeMap<(u32, u32), std::rc::Rc<BTreeSet<&'a str>>>,
     /// Per queue: the pool all its entries lease.
     pub(crate) leases: Vec<Leases>,
@@ -146,6 +156,33 @@ impl Places {
         Self { lines, texts, spans: BTreeMap::new() }
     }
 
+    /// The first `(` of a statement, where an own stage is not named.
+    pub(crate) fn parenthesis(&self, span: Span) -> Span {
+        let text = &self.texts[span.file as usize];
+        let found = text.get(span.start as usize..span.end as usize).and_then(|t| t.find('('));
+        found.map_or(span, |at| Span { start: span.start + at as u32, ..span })
+    }
+
+    /// From a word that stands before a span to its end.
+    pub(crate) fn from_word(&self, word: &str, span: Span) -> Span {
+        let before = self.texts[span.file as usize].get(..span.start as usize);
+        let found = before.and_then(|t| t.rfind(word));
+        found.map_or(span, |at| Span { start: at as u32, ..span })
+    }
+
+    /// Does some text declare or set this name, readable or not?
+    fn declares(&self, word: &str) -> bool {
+        let before = ["pool", "stage", "queue", "let", "def", "set", "choose", "mark"];
+        self.texts.iter().any(|text| {
+            let mut last = "";
+            text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty()).any(|w| {
+                let found = w == word && before.contains(&last);
+                last = w;
+                found
+            })
+        })
+    }
+
     /// The place of a span's first character.
     pub(crate) fn place(&self, span: Span) -> ir::Place {
         let file = span.file as usize;
@@ -158,8 +195,10 @@ impl Places {
     /// Remembers where the parts of the statement at a place are.
     pub(crate) fn remember(&mut self, at: ir::Place, part: Part, span: Span) {
         let parts = self.spans.entry((at.file, at.line, at.column)).or_default();
-        if !parts.iter().any(|(p, _)| *p == part) {
-            parts.push((part, span));
+        // A call knows more than the entry alone, so what comes later counts.
+        match parts.iter_mut().find(|(p, _)| *p == part) {
+            Some((_, known)) => *known = span,
+            None => parts.push((part, span)),
         }
     }
 
@@ -213,10 +252,15 @@ pub(crate) fn link(
         nodes: 0,
         too_large: false,
         terms: 1,
-        variables: 0,
+        aggregates: Vec::new(),
+        terms_tried: 0,
+        broken,
+        called: BTreeSet::new(),
+        strict: false,
         hidden_at: BTreeMap::new(),
         declined: BTreeSet::new(),
         bad_definitions: BTreeSet::new(),
+        unrelated: BTreeSet::new(),
         entry_sets: BTreeMap::new(),
         leases: Vec::new(),
         observes: Vec::new(),
@@ -227,7 +271,7 @@ pub(crate) fn link(
         places: Places::new(sources),
         overrides,
     };
-    let program = linker.program_of(name, items, broken);
+    let program = linker.program_of(name, items);
     let mut findings = linker.findings.list;
     findings.sort_by_key(|d| d.span.map_or((u32::MAX, 0), |s| (s.file, s.start)));
     (program, findings)
@@ -237,6 +281,11 @@ impl<'a> Linker<'a> {
     /// Starts an error.
     pub(crate) fn error(&self, code: &'static str, span: impl Into<Option<Span>>, message: impl Into<String>) -> Draft {
         Draft(Diagnostic::error(code, span, message))
+    }
+
+    /// Starts an error, or a warning where it is only likely.
+    pub(crate) fn finding(&self, error: bool, code: &'static str, span: Option<Span>, message: String) -> Draft {
+        if error { self.error(code, span, message) } else { Draft(Diagnostic::warning(code, span, message)) }
     }
 
     /// One level deeper; the caller comes back up.
@@ -259,6 +308,11 @@ impl<'a> Linker<'a> {
         }
         self.depth += 1;
         Ok(())
+    }
+
+    /// Is the declaration of this name perhaps in text that could not be read?
+    pub(crate) fn maybe_declared(&self, word: &str) -> bool {
+        self.broken && self.places.declares(word)
     }
 
     /// A value nobody knows, while an entry is looked at without a call.
@@ -285,7 +339,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    fn program_of(&mut self, name: String, items: &[&'a Item], broken: bool) -> Option<ir::Program> {
+    fn program_of(&mut self, name: String, items: &[&'a Item]) -> Option<ir::Program> {
         self.names.built_in();
         self.declare(items);
         self.fold_constants(items);
@@ -296,14 +350,15 @@ impl<'a> Linker<'a> {
         let pools = self.link_pools();
         let stages = self.link_stages();
         let (workload, session) = self.link_sessions(items);
+        self.look_at_uncalled_entries();
         let gauges = self.link_gauges(items);
-        let run = self.link_run(items, &workload, broken);
+        let run = self.link_run(items, &workload);
         let share = self.link_share();
         if self.findings.errors > 0 && self.too_large {
             return None;
         }
         lint::check(self, &session, &workload);
-        if self.findings.errors > 0 || broken {
+        if self.findings.errors > 0 || self.broken {
             return None;
         }
         let mut stages = stages.ok()?;
@@ -338,8 +393,8 @@ impl<'a> Linker<'a> {
         })
     }
 
-    fn repeated(&mut self, code: &'static str, name: &'a ast::Name, what: &str, first: Span) {
-        self.error(code, name.span, format!("`{}` is declared twice", name.text))
+    fn repeated(&mut self, name: &'a ast::Name, what: &str, first: Span) {
+        self.error("repeated", name.span, format!("`{}` is declared twice", name.text))
             .label(format!("a second {what}"))
             .note(first, "first here")
             .help("rename or remove one")
@@ -353,7 +408,7 @@ impl<'a> Linker<'a> {
             if let Item::Let(declared) = item {
                 if let Some(first) = self.names.lets.get(declared.name.text.as_str()) {
                     let first = first.name.span;
-                    self.repeated("repeated-declaration", &declared.name, "`let`", first);
+                    self.repeated(&declared.name, "`let`", first);
                 } else {
                     self.names.lets.insert(&declared.name.text, declared);
                 }
@@ -361,7 +416,7 @@ impl<'a> Linker<'a> {
             if let Item::Def(def) = item {
                 if let Some(first) = self.names.defs.get(def.name.text.as_str()) {
                     let first = first.def.name.span;
-                    self.repeated("repeated-declaration", &def.name, "definition", first);
+                    self.repeated(&def.name, "definition", first);
                 } else {
                     self.names.defs.insert(&def.name.text, Def { def, item: at });
                 }
@@ -405,6 +460,10 @@ impl<'a> Linker<'a> {
             "a function of the language"
         } else if self.names.lets.contains_key(word) {
             "a `let`"
+        } else if self.names.pool_of.contains_key(word) {
+            "a pool"
+        } else if self.names.stage_of.contains_key(word) {
+            "a stage"
         } else {
             return;
         };
@@ -416,7 +475,7 @@ impl<'a> Linker<'a> {
 
     pub(crate) fn declare_share(&mut self, policy: ast::Policy, span: Span) {
         if let Some((_, first)) = self.names.share {
-            self.error("repeated-declaration", span, "the program already says how flows share")
+            self.error("repeated", span, "the program already says how flows share")
                 .note(first, "here")
                 .help("one `share`, or one `pull … share`, says it for the whole program")
                 .done(self);
@@ -432,7 +491,7 @@ impl<'a> Linker<'a> {
         };
         if let Some(&first) = self.names.pool_of.get(&name) {
             let first = self.names.pools[first].declared.name.span;
-            self.repeated("repeated-declaration", &declared.name, "pool", first);
+            self.repeated(&declared.name, "pool", first);
             return;
         }
         let at = self.names.pools.len();
@@ -454,7 +513,7 @@ impl<'a> Linker<'a> {
     ) -> Option<usize> {
         if let Some(&first) = self.names.stage_of.get(&name) {
             let first = self.names.stages[first].span;
-            self.error("repeated-declaration", span, format!("`{name}` is declared twice"))
+            self.error("repeated", span, format!("`{name}` is declared twice"))
                 .label("a second stage")
                 .note(first, "first here")
                 .help("rename or remove one")
@@ -540,14 +599,14 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(MEMBERS_MAX) {
             return Some(value as u32);
         }
-        self.error("family-size", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
+        self.error("bad-constant", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
         None
     }
 
     fn declare_queue(&mut self, declared: &'a ast::Queue, item: usize) {
         if let Some(&first) = self.names.queue_of.get(declared.name.text.as_str()) {
             let first = self.names.queues[first].declared.name.span;
-            self.repeated("repeated-declaration", &declared.name, "queue", first);
+            self.repeated(&declared.name, "queue", first);
             return;
         }
         let at = self.names.queues.len();
@@ -583,7 +642,7 @@ impl<'a> Linker<'a> {
             if self.names.queues[queue].nic.is_none() {
                 let at = self.names.queues[queue].declared.name.span;
                 return Err(self
-                    .error("relation-nic", declared.reader.span, format!("queue `{}` has no `nic` to move data over", name.text))
+                    .error("bad-relation", declared.source.span, format!("queue `{}` has no `nic` to move data over", name.text))
                     .note(at, "declared here")
                     .help(format!("give `{}` one: `nic ps(1e5);`", name.text))
                     .done(self));
@@ -592,24 +651,28 @@ impl<'a> Linker<'a> {
         };
         let (reader, source) = (side(&declared.reader), side(&declared.source));
         let (Ok(reader), Ok(source)) = (reader, source) else {
-            self.declined.insert(&declared.reader.text);
+            if let Some(&reader) = self.names.queue_of.get(declared.reader.text.as_str()) {
+                self.unrelated.insert(reader);
+            }
             return;
         };
         if declared.push {
+            self.unrelated.insert(reader);
             self.error("not-yet", declared.verb_span, "`push` is not supported yet")
                 .help("write `pull`, with the reader first")
                 .done(self);
             return;
         }
         if reader == source {
-            self.error("relation-self", declared.reader.span, format!("`{}` reads from itself", declared.reader.text))
+            self.unrelated.insert(reader);
+            self.error("bad-relation", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
                 .help("a relation joins two queues")
                 .done(self);
             return;
         }
         if let Some(first) = &self.names.queues[reader].relation {
             let first = first.declared.span;
-            self.error("repeated-declaration", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
+            self.error("repeated", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
                 .note(first, "here")
                 .help("a reader has one relation")
                 .done(self);
@@ -625,7 +688,7 @@ impl<'a> Linker<'a> {
 
     /// Every name some statement sets, as attributes in text order.
     fn collect_attributes(&mut self, items: &[&'a Item]) {
-        let mut add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
+        let add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
             let (sets, bound) = linker.names.sets_of(block);
             for (word, span, mark) in sets {
                 let full = match queue {
@@ -671,8 +734,9 @@ impl<'a> Linker<'a> {
         // An `at admission` name and a `set` of the same name anywhere.
         for at in 0..self.names.attributes.len() {
             let a = &self.names.attributes[at];
-            if let (Some(bound), Some(set)) = (a.bound, a.set) {
-                let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
+            let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
+            let outside = self.names.attribute_of.get(&word).and_then(|&o| self.names.attributes[o].set);
+            if let (Some(bound), Some(set)) = (a.bound, a.set.or(outside)) {
                 self.error("binding-name", bound, format!("the body reads `{word}`, which is also an attribute the program sets"))
                     .label("which one does the body mean?")
                     .note(set, "set here")
@@ -715,14 +779,12 @@ impl<'a> Linker<'a> {
         for name in names {
             let word = name.text.as_str();
             if let Some(&first) = self.hidden_at.get(word) {
-                self.error("repeated-declaration", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
+                self.error("repeated", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
                 continue;
             }
             self.hidden_at.insert(word, name.span);
             match self.names.attribute_of.get(word) {
-                Some(&at) if at >= ir::BuiltIn::NAMES.len() || ["new", "out", "think", "more", "forced"].contains(&word) => {
-                    self.names.attributes[at].hidden = true;
-                }
+                Some(&at) if !matches!(word, "cached" | "computed") => self.names.attributes[at].hidden = true,
                 Some(_) => {
                     self.error("hidden-name", name.span, format!("`{word}` is the scheduler's own and can't be hidden from it")).done(self);
                 }
@@ -747,12 +809,12 @@ impl<'a> Linker<'a> {
             let Item::Gauge(gauge) = item else { continue };
             let word = gauge.name.text.as_str();
             if let Some(&first) = declared.get(word) {
-                self.repeated("repeated-declaration", &gauge.name, "gauge", first);
+                self.repeated(&gauge.name, "gauge", first);
                 continue;
             }
             declared.insert(word, gauge.name.span);
             if self.observe_of.contains_key(word) {
-                self.error("gauge-name", gauge.name.span, format!("`{word}` is also an observation"))
+                self.error("repeated", gauge.name.span, format!("`{word}` is also an observation"))
                     .help("give the gauge another name")
                     .done(self);
                 continue;
@@ -772,14 +834,14 @@ impl<'a> Linker<'a> {
                 ast::Policy::Bottleneck => ir::SharePolicy::Bottleneck,
             }),
             (None, Some(run)) => {
-                self.error("share-missing", run, "a run over several stages needs the program's `share`")
+                self.error("share", run, "a run over several stages needs the program's `share`")
                     .help("write `share maxmin;` or `share bottleneck;` at the top")
                     .done(self);
                 None
             }
             (Some((_, span)), None) => {
                 if self.findings.errors == 0 {
-                    self.error("share-unused", span, "nothing runs over several stages, so there is nothing to share")
+                    self.error("share", span, "nothing runs over several stages, so there is nothing to share")
                         .help("remove it, or name several stages in one `run`")
                         .done(self);
                 }
@@ -796,7 +858,7 @@ impl<'a> Linker<'a> {
             match Role::ALL.iter().find(|(word, _)| *word == role.text) {
                 Some(&(_, known)) => {
                     if !roles.insert(known) {
-                        self.error("repeated-declaration", role.span, format!("`{}` is named twice", role.text)).done(self);
+                        self.error("repeated", role.span, format!("`{}` is named twice", role.text)).done(self);
                     }
                 }
                 None => {

@@ -14,9 +14,14 @@ use crate::source::Span;
 
 /// All lints.
 pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
-    Amounts { linker, holds: Vec::new(), leased: Vec::new() }.session(session);
-    Stale { linker, set: BTreeMap::new() }.session(session, workload);
-    check_loops(linker, session);
+    // Statements left out because of other mistakes would make these say more than
+    // is wrong.
+    let whole = linker.findings.errors == 0 && !linker.broken;
+    Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole }.session(session);
+    if whole {
+        Stale { linker, set: BTreeMap::new(), near: BTreeSet::new() }.session(session, workload);
+        check_loops(linker, session);
+    }
 }
 
 /// Does an expression read pools, stages, attributes, moments, or draw?
@@ -114,6 +119,8 @@ struct Amounts<'l, 'a> {
     holds: Vec<Vec<ir::PoolRef>>,
     /// Pools some hold of the program leases.
     leased: Vec<ir::PoolRef>,
+    /// Nothing was left out of the session.
+    whole: bool,
 }
 
 impl Amounts<'_, '_> {
@@ -151,8 +158,9 @@ impl Amounts<'_, '_> {
                 }
                 StmtKind::Release { pool } => self.reachable(stmt, pool),
                 StmtKind::Run(run) => {
+                    self.amount(stmt, "run", &run.work, Part::Reference(0));
                     if let Some(pool) = &run.growing {
-                        self.inside(stmt, "growing", pool, Part::Second);
+                        self.inside(stmt, "growing", pool, Part::Reference(0));
                     }
                 }
                 StmtKind::Branch { then, otherwise, .. } => {
@@ -182,7 +190,7 @@ impl Amounts<'_, '_> {
             if let Some(reserve) = &grab.reserve {
                 self.amount(stmt, "reserve", reserve, Part::Reference(k));
             }
-            self.fits(stmt, k, grab);
+            self.fits(stmt, grab);
         }
         if let Some(reuse) = &hold.reuse {
             self.amount(stmt, "reuse", reuse, Part::Value);
@@ -197,7 +205,7 @@ impl Amounts<'_, '_> {
     }
 
     /// A constant need no member can ever meet.
-    fn fits(&mut self, stmt: &ir::Stmt, k: usize, grab: &ir::Grab) {
+    fn fits(&mut self, stmt: &ir::Stmt, grab: &ir::Grab) {
         let Some(pool) = self.linker.names.pools.get(grab.pool.pool as usize) else { return };
         let units = fold::value(&grab.units);
         let reserve = grab.reserve.as_ref().and_then(fold::value);
@@ -215,7 +223,7 @@ impl Amounts<'_, '_> {
             Some(b) if rounded != need => format!(", {rounded} in blocks of {b}"),
             _ => String::new(),
         };
-        let span = self.span(stmt, Part::Reference(k));
+        let span = self.span(stmt, Part::Reference(0));
         self.linker
             .error("hold-above-cap", span, format!("`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}"))
             .note(declared, format!("cap {cap}"))
@@ -304,27 +312,27 @@ impl Amounts<'_, '_> {
 
     /// `grow`, `load` and `growing` act on an enclosing hold.
     fn inside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part) {
-        if self.holds.iter().flatten().any(|p| p == pool) {
+        if !self.whole || self.holds.iter().flatten().any(|p| p == pool) {
             return;
         }
-        self.outside(stmt, verb, pool, part, "outside-hold");
+        self.outside(stmt, verb, pool, part);
     }
 
     /// `release` reaches a hold or a lease.
     fn reachable(&mut self, stmt: &ir::Stmt, pool: &ir::PoolRef) {
-        if self.holds.iter().flatten().any(|p| p == pool) || self.leased.contains(pool) {
+        if !self.whole || self.holds.iter().flatten().any(|p| p == pool) || self.leased.contains(pool) {
             return;
         }
-        self.outside(stmt, "release", pool, Part::Reference(0), "outside-hold");
+        self.outside(stmt, "release", pool, Part::Reference(0));
     }
 
-    fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part, code: &'static str) {
+    fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part) {
         let span = self.span(stmt, part);
         let name = self.linker.pool_name(pool);
         let holds: Vec<String> = self.holds.iter().flatten().map(|p| format!("`{}`", self.linker.pool_name(p))).collect();
         let other_index = self.holds.iter().flatten().chain(&self.leased).any(|p| p.pool == pool.pool);
         let lease = if verb == "release" { ", and nothing leases it" } else { "" };
-        let e = self.linker.error(code, span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
+        let e = self.linker.error("outside-hold", span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
         let e = if other_index {
             e.help("write the pool as the hold does, index included")
         } else if holds.is_empty() {
@@ -342,13 +350,17 @@ impl Amounts<'_, '_> {
 /// when it tries the head of the queue; between lies the wait.
 struct Stale<'l, 'a> {
     linker: &'l mut Linker<'a>,
-    /// Attributes whose last `set` read the state: where, and what it read.
+    /// Attributes whose last `set` on some path read the state: where, and what it read.
     set: BTreeMap<u32, (ir::Place, String)>,
+    /// Those set above in the same block, or above a branch or loop around: certainly
+    /// stale. Behind a branch and inside another hold it is likely, which is a warning.
+    near: BTreeSet<u32>,
 }
 
 impl Stale<'_, '_> {
     fn session(mut self, session: &ir::Block, workload: &ir::Workload) {
         self.block(&workload.init);
+        self.near.clear();
         self.block(session);
     }
 
@@ -358,9 +370,11 @@ impl Stale<'_, '_> {
                 StmtKind::Set { attribute, value } => match self.live(value) {
                     Some(what) => {
                         self.set.insert(*attribute, (stmt.at, what));
+                        self.near.insert(*attribute);
                     }
                     None => {
                         self.set.remove(attribute);
+                        self.near.remove(attribute);
                     }
                 },
                 StmtKind::Choose { attribute, .. } => {
@@ -368,19 +382,28 @@ impl Stale<'_, '_> {
                 }
                 StmtKind::Hold(hold) => {
                     self.header(stmt, hold);
+                    let near = std::mem::take(&mut self.near);
                     self.block(&hold.body);
+                    self.near = near;
                 }
                 StmtKind::Branch { then, otherwise, .. } => {
                     let before = self.set.clone();
+                    let near = self.near.clone();
                     self.block(then);
                     let after = std::mem::replace(&mut self.set, before);
+                    self.near.clone_from(&near);
                     self.block(otherwise);
+                    self.near = near;
                     // Stale on one way is stale behind both.
                     for (attribute, from) in after {
                         self.set.entry(attribute).or_insert(from);
                     }
                 }
-                StmtKind::Loop { body } => self.block(body),
+                StmtKind::Loop { body } => {
+                    let near = self.near.clone();
+                    self.block(body);
+                    self.near = near;
+                }
                 _ => {}
             }
         }
@@ -434,9 +457,10 @@ impl Stale<'_, '_> {
             let name = self.linker.attribute_name(attribute);
             let span = self.linker.places.span(stmt.at, part);
             let note = self.linker.places.span(at, Part::Value);
+            let certain = self.near.contains(&attribute);
             let e = self
                 .linker
-                .error("stale-header", span, format!("the hold's {what} read `{name}`, set before the session queued"))
+                .finding(certain, "stale-header", span, format!("the hold's {what} read `{name}`, set before the session queued"))
                 .label("by admission this may be another number")
                 .help(format!("read it at admission: `at admission ({name} = …)` with what the `set` reads"));
             let e = match note {
@@ -515,14 +539,8 @@ fn pass(block: &[ir::Stmt]) -> Pass {
             StmtKind::Run(run) => fold::value(&run.work) == Some(0.0),
             StmtKind::End => false,
             StmtKind::Hold(hold) => pass(&hold.body).timeless,
-            StmtKind::Branch { test, then, otherwise, chance } => {
-                let decided = if *chance { None } else { fold::value(test) };
-                match decided {
-                    Some(1.0) => pass(then).timeless,
-                    Some(0.0) => pass(otherwise).timeless,
-                    _ => pass(then).timeless || pass(otherwise).timeless,
-                }
-            }
+            // A constant guard is not looked at: with another setting it is another.
+            StmtKind::Branch { then, otherwise, .. } => pass(then).timeless || pass(otherwise).timeless,
             // Nothing comes behind a loop, and it is judged by itself.
             StmtKind::Loop { .. } => false,
             _ => true,

@@ -41,7 +41,8 @@ impl<'a> Linker<'a> {
         let roles = self.roles_of(declared);
         self.names.queues[at].roles = roles.clone();
         if roles.contains(&Role::Gateway) && let Some(size) = &declared.size {
-            self.error("gateway-family", size.span, format!("gateway `{}` is a family", name.text))
+            let whole = Span { end: size.span.end, ..declared.span };
+            self.error("role-entry", whole, format!("gateway `{}` is a family", name.text))
                 .help("a gateway is one queue: declare two gateways instead")
                 .done(self);
         }
@@ -49,8 +50,9 @@ impl<'a> Linker<'a> {
         for part in &declared.items {
             match part {
                 QueueItem::Pool(pool) => {
-                    if let Some(before) = served.or(nic).or(entered) {
-                        self.error("queue-order", pool.name.span, format!("pool `{}` stands behind the `serve`, the `nic` or an entry", pool.name.text))
+                    if let Some(before) = served.or(entered) {
+                        let start = Span { end: pool.name.span.end, ..pool.span };
+                        self.error("queue-order", start, format!("pool `{}` stands behind the `serve` or an entry", pool.name.text))
                             .note(before, "this comes after the pools")
                             .help("pools, then `serve` and `nic`, then entries")
                             .done(self);
@@ -59,7 +61,7 @@ impl<'a> Linker<'a> {
                 }
                 QueueItem::Serve { kind, latency, span } => {
                     if let Some(first) = served {
-                        self.error("repeated-declaration", *span, format!("queue `{}` serves twice", name.text)).note(first, "first here").done(self);
+                        self.error("repeated", *span, format!("queue `{}` serves twice", name.text)).note(first, "first here").done(self);
                         continue;
                     }
                     self.before_entries(*span, "serve", entered);
@@ -68,8 +70,8 @@ impl<'a> Linker<'a> {
                     self.names.queues[at].stage = stage;
                     if let Some(x) = latency {
                         if !roles.contains(&Role::Link) {
-                            self.error("latency-misplaced", name.span, format!("queue `{}` has a `latency` and is no link", name.text))
-                                .note(x.span, "this latency")
+                            let whole = self.places.from_word("latency", x.span);
+                            self.error("latency-misplaced", whole, format!("queue `{}` has a `latency` and is no link", name.text))
                                 .help(format!("write `queue {} : link {{ … }}`, or remove it", name.text))
                                 .done(self);
                             continue;
@@ -80,7 +82,7 @@ impl<'a> Linker<'a> {
                 }
                 QueueItem::Nic { kind, span } => {
                     if let Some(first) = nic {
-                        self.error("repeated-declaration", *span, format!("queue `{}` has two `nic`s", name.text)).note(first, "first here").done(self);
+                        self.error("repeated", *span, format!("queue `{}` has two `nic`s", name.text)).note(first, "first here").done(self);
                         continue;
                     }
                     self.before_entries(*span, "nic", entered);
@@ -141,21 +143,25 @@ impl<'a> Linker<'a> {
         if let Some(from) = &entry.from
             && role != Role::Decode
         {
-            self.entry_error("entry-parameters", entry, format!("`{name}.{verb}` takes a `from`"))
+            let start = self.names.queues[at].declared;
+            let span = Span { end: start.name.span.end, ..start.span };
+            self.error("entry-parameters", span, format!("`{name}.{verb}` takes a `from`"))
                 .note(from.span, "only `decode` reads from a prefill")
+                .help(format!("write `{verb} (x) {{ … }}`"))
                 .done(self);
+            self.declined.insert(&start.name.text);
             return;
         }
         if let (Some(from), Some([parameter])) = (&entry.from, entry.parameters.as_deref())
             && from.text == parameter.text
         {
-            self.error("repeated-declaration", from.span, format!("`{}` is named twice", from.text)).note(parameter.span, "first here").done(self);
+            self.error("repeated", from.span, format!("`{}` is named twice", from.text)).note(parameter.span, "first here").done(self);
             return;
         }
         let same = |e: &&&ast::Entry| e.verb.text == verb && e.from.is_some() == entry.from.is_some();
         if let Some(first) = self.names.queues[at].entries.iter().find(same) {
             let first = first.verb.span;
-            self.entry_error("repeated-declaration", entry, format!("`{name}.{verb}` is written twice")).note(first, "first here").done(self);
+            self.entry_error("repeated", entry, format!("`{name}.{verb}` is written twice")).note(first, "first here").done(self);
             return;
         }
         self.names.queues[at].entries.push(entry);
@@ -196,6 +202,7 @@ impl<'a> Linker<'a> {
                     self.error("role-entry", span, format!("queue `{name}` has `decode (x) from …` and no `decode (x)`"))
                         .help("write a plain `decode (x) { … }` too")
                         .done(self);
+                    self.declined.insert(&declared.name.text);
                 }
                 _ => {}
             }
@@ -209,7 +216,9 @@ impl<'a> Linker<'a> {
             return known.clone();
         }
         let (sets, bound) = self.names.sets_of(&entry.body);
-        let all: Rc<BTreeSet<&str>> = Rc::new(sets.iter().chain(&bound).map(|(n, _, _)| *n).collect());
+        // A marked moment is for the caller; the entry itself does not read it.
+        let own = sets.iter().filter(|(_, _, mark)| !mark).chain(&bound);
+        let all: Rc<BTreeSet<&str>> = Rc::new(own.map(|(n, _, _)| *n).collect());
         self.entry_sets.insert(key, all.clone());
         all
     }
@@ -217,18 +226,25 @@ impl<'a> Linker<'a> {
     /// Links every entry without a call, for its mistakes and its leases.
     pub(crate) fn look_at_entries(&mut self) {
         let serving = std::mem::replace(&mut self.request.serving, true);
-        self.leases = vec![Leases::Unknown; self.names.queues.len()];
+        let multi_run = self.multi_run;
+        let shared: Vec<bool> = self.names.stages.iter().map(|s| s.shared).collect();
+        if !self.strict {
+            self.leases = vec![Leases::Unknown; self.names.queues.len()];
+        }
         for queue in 0..self.names.queues.len() {
             let mut found: Option<Leases> = None;
             for entry in self.names.queues[queue].entries.clone() {
                 if self.names.is_route(queue, entry) {
                     continue;
                 }
+                if self.strict && self.called.contains(&(entry.verb.span.file, entry.verb.span.start)) {
+                    continue;
+                }
                 let errors = self.findings.errors;
                 let parameters = entry.parameters.iter().flatten().map(|p| (p.text.as_str(), Binding::Unknown));
-                let from = entry.from.iter().map(|f| (f.text.as_str(), Binding::From(From { queue: None, index: None, pool: None })));
+                let from = entry.from.iter().map(|f| (f.text.as_str(), Binding::From(From { queue: None, index: None, pool: None, said_at: None })));
                 let names = parameters.chain(from).collect();
-                let scope = self.scopes.room(Room::Entry { queue, entry, member: None, alone: true }, names);
+                let scope = self.scopes.room(Room::Entry { queue, entry, member: None, called_at: None }, names);
                 let observes = (self.observes.clone(), self.observe_of.clone());
                 let mut body = ir::Block::new();
                 self.calls.push((queue, entry.verb.span));
@@ -247,16 +263,25 @@ impl<'a> Linker<'a> {
                     }
                 });
             }
-            if let Some(found) = found {
+            if let Some(found) = found
+                && !self.strict
+            {
                 self.leases[queue] = found;
             }
         }
         // What a run over several stages found out here counts where it is called.
-        self.multi_run = None;
-        for stage in &mut self.names.stages {
-            stage.shared = false;
+        self.multi_run = multi_run;
+        for (stage, shared) in self.names.stages.iter_mut().zip(shared) {
+            stage.shared = shared;
         }
         self.request.serving = serving;
+    }
+
+    /// Entries nobody calls: what is said at a call is said at the entry.
+    pub(crate) fn look_at_uncalled_entries(&mut self) {
+        self.strict = true;
+        self.look_at_entries();
+        self.strict = false;
     }
 
     fn leases_of(&self, queue: usize, entry: &'a ast::Entry, body: &[ir::Stmt]) -> Leases {
@@ -278,14 +303,15 @@ impl<'a> Linker<'a> {
         if !self.names.queues[queue].roles.contains(&Role::Gateway) {
             let at = self.names.queues[queue].declared.name.span;
             return Err(self
-                .error("request-nobody", span, format!("queue `{}` is no gateway", name.text))
+                .error("request-misplaced", span, format!("queue `{}` is no gateway", name.text))
                 .note(at, "declared here")
                 .help("a gateway has a `route { … }` that answers a `request`; other entries are called")
                 .done(self));
         }
         let route = self.names.queues[queue].entries.iter().find(|e| e.verb.text == "route").copied();
         let Some(route) = route else { return Err(Reported) };
-        let scope = self.scopes.room(Room::Entry { queue, entry: route, member: None, alone: false }, Vec::new());
+        let called_at = Some(name.span);
+        let scope = self.scopes.room(Room::Entry { queue, entry: route, member: None, called_at }, Vec::new());
         self.calls.push((queue, route.verb.span));
         self.serve(&route.body, scope, out);
         self.calls.pop();
@@ -306,7 +332,7 @@ impl<'a> Linker<'a> {
     ) -> Result<()> {
         let verb = target.field.as_ref().map_or("", |f| f.text.as_str());
         let word = target.name.text.as_str();
-        if self.declined.contains(word) {
+        if self.declined.contains(word) || (self.broken && !self.names.queue_of.contains_key(word) && self.maybe_declared(word)) {
             return Err(Reported);
         }
         let Some(&queue) = self.names.queue_of.get(word) else {
@@ -355,7 +381,7 @@ impl<'a> Linker<'a> {
         }
         if link != to.is_some() {
             return Err(self
-                .error("transfer-clauses", span, if link {
+                .error("incomplete-transfer", span, if link {
                     format!("`{word}.transfer` names the pool it takes from and the pool it fills")
                 } else {
                     format!("`{word}.{verb}` fills no pool")
@@ -396,7 +422,7 @@ impl<'a> Linker<'a> {
         if let Some(first) = self.calls.iter().find(|(q, v)| *q == queue && *v == entry.verb.span) {
             let at = first.1;
             return Err(self
-                .error("recursive-entry", span, format!("`{word}.{verb}` is called inside itself"))
+                .error("recursion", span, format!("`{word}.{verb}` is called inside itself"))
                 .note(at, "this entry")
                 .help("a call is replaced by the entry's body, which would never end")
                 .done(self));
@@ -415,9 +441,8 @@ impl<'a> Linker<'a> {
         if bad {
             return Err(Reported);
         }
-        let alone = matches!(self.scopes.room_of(scope), Room::Entry { alone: true, .. });
-        let _ = alone;
-        let inner = self.scopes.room(Room::Entry { queue, entry, member: index, alone: false }, names);
+        self.called.insert((entry.verb.span.file, entry.verb.span.start));
+        let inner = self.scopes.room(Room::Entry { queue, entry, member: index, called_at: Some(span) }, names);
         self.calls.push((queue, entry.verb.span));
         self.serve(&entry.body, inner, out);
         self.calls.pop();
@@ -429,7 +454,8 @@ impl<'a> Linker<'a> {
             let at = self.push(out, pool.span, ir::StmtKind::Load { pool: target, units: load });
             self.places.remember(at, Part::Reference(0), pool.span);
             let at = self.push(out, from.span, ir::StmtKind::Release { pool: source });
-            self.places.remember(at, Part::Reference(0), from.span);
+            let said = self.said_at(from, scope);
+            self.places.remember(at, Part::Reference(0), said);
         }
         Ok(())
     }
@@ -508,26 +534,32 @@ impl<'a> Linker<'a> {
             _ => {}
         }
         if let Some(index) = index {
-            self.member(Some(index), size, word, "queue", index.expr.span, Clause::Value)?;
+            self.member(Some(index), size, word, "queue", span, Clause::Value)?;
         }
-        Ok(From { queue: Some(queue), index, pool: Some(pool) })
+        Ok(From { queue: Some(queue), index, pool: Some(pool), said_at: Some(from.span) })
     }
 
     /// The relation a transfer without `on` uses, if it stands in an entry.
-    pub(crate) fn relation_of(&mut self, index: Option<&'a ast::Expr>, span: Span, scope: ScopeId) -> Result<Option<Moving>> {
-        let Room::Entry { queue, entry, .. } = self.scopes.room_of(scope) else { return Ok(None) };
-        if self.names.is_route(queue, entry) || index.is_some() {
+    pub(crate) fn relation_of(&mut self, from: &'a ast::Ref, span: Span, scope: ScopeId) -> Result<Option<Moving>> {
+        let Room::Entry { queue, .. } = self.scopes.room_of(scope) else { return Ok(None) };
+        let reads_source = matches!(self.scopes.find(scope, &from.name.text), Some(Binding::From(_)));
+        if !reads_source {
             return Ok(None);
         }
         if self.names.queues[queue].relation.is_some() {
             return Ok(Some(Moving { reader: queue }));
         }
         let name = self.names.queues[queue].declared.name.text.as_str();
-        if self.declined.contains(name) {
+        if self.declined.contains(name) || self.unrelated.contains(&queue) || self.broken {
             return Err(Reported);
         }
-        Err(self
-            .error("transfer-nowhere", span, format!("`transfer` in queue `{name}`, which pulls from no queue"))
+        let Room::Entry { called_at, .. } = self.scopes.room_of(scope) else { return Err(Reported) };
+        if called_at.is_none() && !self.strict {
+            return Err(Reported);
+        }
+        let e = self.error("transfer-nowhere", called_at.unwrap_or(span), format!("`transfer` in queue `{name}`, which pulls from no queue"));
+        let e = if called_at.is_some() { e.note(span, "in the entry called here") } else { e };
+        Err(e
             .help(format!("declare `{name} pull P share maxmin;` below both queues, or write `transfer on LINK …`"))
             .done(self))
     }
@@ -547,7 +579,7 @@ impl<'a> Linker<'a> {
             Some(Binding::From(source)) if from.index.is_none() && from.field.is_none() => source,
             _ => {
                 return Err(self
-                    .error("transfer-source", from.span, format!("`{}` is not the `from` name of this entry", written_as(from)))
+                    .error("from-other-queue", from.span, format!("`{}` is not the `from` name of this entry", written_as(from)))
                     .help("a transfer over the relation reads from the member the entry was called with")
                     .done(self));
             }

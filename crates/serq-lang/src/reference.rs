@@ -19,6 +19,10 @@ use crate::source::Span;
 /// Stands for a pool or stage while an entry is looked at without a call.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
+/// Most terms of aggregates whose indices are tried out; further ones are left to
+/// the run, which checks every index anyway.
+const TERMS_TRIED_MAX: u64 = 4_000_000;
+
 /// What a statement does with the pool it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -66,7 +70,7 @@ impl<'a> Linker<'a> {
             && crate::lint::reads_state(member)
         {
             return Err(self
-                .error("gauge-index", span, "the index of a pool or stage in a gauge is constant")
+                .error("not-constant", span, "the index of a pool or stage in a gauge is constant")
                 .label("this one changes with the state")
                 .help("an aggregate's variable is constant: `sum k in 2 (used(kv[k]))`")
                 .done(self));
@@ -81,9 +85,33 @@ impl<'a> Linker<'a> {
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::PoolRef> {
+        let found = self.findings.list.len();
+        let pool = self.pool_argument_inner(name, argument, scope, at);
+        self.point_at_call(found, name, argument);
+        pool
+    }
+
+    /// A family without its index is said at the figure's name.
+    fn point_at_call(&mut self, found: usize, name: &ast::Name, argument: &ast::Expr) {
+        for d in &mut self.findings.list[found..] {
+            let Some(span) = d.span else { continue };
+            let inside = span.file == argument.span.file && span.start > argument.span.start && span.end <= argument.span.end;
+            if matches!(d.code, "index-missing" | "wrong-kind") && !inside {
+                d.span = Some(name.span.to(argument.span));
+            }
+        }
+    }
+
+    fn pool_argument_inner(
+        &mut self,
+        name: &'a ast::Name,
+        argument: &'a ast::Expr,
+        scope: ScopeId,
+        at: Clause,
+    ) -> Result<ir::PoolRef> {
         let Some(r) = Self::plain(argument) else {
             return Err(self
-                .error("not-a-pool", argument.span, format!("`{}` takes a pool", name.text))
+                .error("wrong-kind", name.span.to(argument.span), format!("`{}` takes a pool", name.text))
                 .help(format!("write `{}(kv)`, with the pool's name", name.text))
                 .done(self));
         };
@@ -99,10 +127,14 @@ impl<'a> Linker<'a> {
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::Expr> {
+        let word_span = name.span;
         if !at.may_read_stage(figure) {
             return Err(self.state_not_allowed(name, scope, at));
         }
-        let stage = self.stage_argument(argument, scope, at)?;
+        let found = self.findings.list.len();
+        let stage = self.stage_argument(argument, scope, at);
+        self.point_at_call(found, name, argument);
+        let stage = stage?;
         self.constant_index_in_gauge(stage.member.as_deref(), argument.span, at)?;
         if figure == StageFigure::BudgetLeft
             && let Some(declared) = self.names.stages.get(stage.stage as usize)
@@ -110,7 +142,7 @@ impl<'a> Linker<'a> {
         {
             let (name, word, span) = (declared.name.clone(), declared.word(), declared.span);
             return Err(self
-                .error("not-a-step-stage", argument.span, format!("`{name}` is a `{word}` stage and has no budget"))
+                .error("wrong-kind", word_span.to(argument.span), format!("`{name}` is a `{word}` stage and has no budget"))
                 .note(span, "declared here")
                 .help("`budget_left` is a figure of `step` stages")
                 .done(self));
@@ -126,7 +158,7 @@ impl<'a> Linker<'a> {
     ) -> Result<ir::StageRef> {
         let Some(r) = Self::plain(argument) else {
             return Err(self
-                .error("not-a-stage", argument.span, "a stage is named here")
+                .error("wrong-kind", argument.span, "a stage is named here")
                 .help("write the stage's name")
                 .done(self));
         };
@@ -200,7 +232,7 @@ impl<'a> Linker<'a> {
                         Ok(ir::PoolRef { pool: pool as u32, member })
                     }
                     _ => Err(self
-                        .error("not-a-pool", r.span, format!("`{word}` stands for a value here, not for a pool"))
+                        .error("wrong-kind", r.span, format!("`{word}` stands for a value here, not for a pool"))
                         .note(thunk.expr.span, "this is the argument")
                         .help("pass the pool's name")
                         .done(self)),
@@ -209,7 +241,7 @@ impl<'a> Linker<'a> {
             Some(Binding::Unknown) => return Ok(ir::PoolRef { pool: UNKNOWN, member: None }),
             Some(Binding::From(from)) => return self.from_pool(r, from, at, doing),
             Some(Binding::Variable(_)) => {
-                return Err(self.error("not-a-pool", r.span, format!("`{word}` is a number, not a pool")).done(self));
+                return Err(self.error("wrong-kind", r.span, format!("`{word}` is a number, not a pool")).done(self));
             }
             Some(Binding::Bound(_)) | None => {}
         }
@@ -268,13 +300,8 @@ impl<'a> Linker<'a> {
         at: Clause,
         doing: Doing,
     ) -> Result<ir::PoolRef> {
-        let word = &r.name.text;
         if r.index.is_some() {
-            let queue = &self.names.queues[queue].declared.name.text;
-            return Err(self
-                .error("own-index", r.span, format!("`{word}[…]` inside queue `{queue}`: an own pool is the member's"))
-                .help(format!("write `{word}`"))
-                .done(self));
+            return Err(self.own_index_written(r, queue, scope, "pool"));
         }
         let member = match self.scopes.room_of(scope) {
             Room::Options { .. } => {
@@ -292,15 +319,36 @@ impl<'a> Linker<'a> {
         Ok(ir::PoolRef { pool: pool as u32, member })
     }
 
+    fn own_index_written(&mut self, r: &'a ast::Ref, queue: usize, scope: ScopeId, what: &str) -> Reported {
+        let word = &r.name.text;
+        let called = match self.scopes.room_of(scope) {
+            Room::Entry { called_at: None, .. } if !self.strict => return Reported,
+            Room::Entry { called_at, .. } => called_at,
+            _ => None,
+        };
+        let queue = &self.names.queues[queue].declared.name.text;
+        let e = self.error("index-not-needed", called.unwrap_or(r.span), format!("`{word}[…]` inside queue `{queue}`: an own {what} is the member's"));
+        let e = if called.is_some() { e.note(r.span, "in the entry called here") } else { e };
+        e.help(format!("write `{word}`")).done(self)
+    }
+
+    /// Where a reference's pool is said: for a `from` name that is the call.
+    pub(crate) fn said_at(&self, r: &'a ast::Ref, scope: ScopeId) -> Span {
+        match self.scopes.find(scope, &r.name.text) {
+            Some(Binding::From(From { said_at: Some(span), .. })) => span,
+            _ => r.span,
+        }
+    }
+
     /// The member of the entry's own queue that the scope is in.
     pub(crate) fn own_member(&mut self, scope: ScopeId, at: Clause) -> Result<Option<Box<ir::Expr>>> {
-        let Room::Entry { queue, member, alone, .. } = self.scopes.room_of(scope) else {
+        let Room::Entry { queue, member, called_at, .. } = self.scopes.room_of(scope) else {
             return Ok(None);
         };
         let size = self.names.queues[queue].size;
         let Some(count) = size else { return Ok(None) };
         match member {
-            _ if alone => Ok(Some(Box::new(self.unknown_value()))),
+            _ if called_at.is_none() => Ok(Some(Box::new(self.unknown_value()))),
             Some(thunk) => {
                 let name = self.names.queues[queue].declared.name.text.clone();
                 self.member(Some(thunk), Some(count), &name, "queue", thunk.expr.span, at)
@@ -314,8 +362,13 @@ impl<'a> Linker<'a> {
         if self.names.queues[queue].size.is_none() {
             let name = &self.names.queues[queue].declared.name;
             let (text, span) = (name.text.clone(), name.span);
-            return Err(self
-                .error("self-outside", r.span, format!("`self` in queue `{text}`, which is not a family"))
+            let Room::Entry { called_at, .. } = self.scopes.room_of(scope) else { return Err(Reported) };
+            if called_at.is_none() && !self.strict {
+                return Ok(self.unknown_value());
+            }
+            let e = self.error("outside-entry", called_at.unwrap_or(r.span), format!("`self` in queue `{text}`, which is not a family"));
+            let e = if called_at.is_some() { e.note(r.span, "read in the entry called here") } else { e };
+            return Err(e
                 .note(span, "declared without a size")
                 .help(format!("a family has members: `queue {text}[2] : …`"))
                 .done(self));
@@ -329,13 +382,13 @@ impl<'a> Linker<'a> {
     fn from_pool(&mut self, r: &'a ast::Ref, from: From<'a>, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
         if r.index.is_some() {
             return Err(self
-                .error("own-index", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
+                .error("index-not-needed", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
                 .help(format!("write `{}`", r.name.text))
                 .done(self));
         }
         if matches!(doing, Doing::Allocates("load" | "to")) {
             return Err(self
-                .error("load-source", r.span, format!("`{}` is read from, nothing is loaded into it", r.name.text))
+                .error("outside-hold", r.span, format!("`{}` is read from, nothing is loaded into it", r.name.text))
                 .help("`load` names a pool this entry holds")
                 .done(self));
         }
@@ -357,10 +410,16 @@ impl<'a> Linker<'a> {
         if let Some(&pool) = self.names.pool_of.get(word) {
             return Ok((pool, self.names.pools[pool].size));
         }
-        if self.declined.contains(word) {
+        if self.declined.contains(word) || self.maybe_declared(word) {
             return Err(Reported);
         }
-        let e = self.error("unknown-pool", r.span, format!("no pool is named `{word}`"));
+        let message = format!("no pool is named `{word}`");
+        let e = match self.scopes.room_of(scope) {
+            Room::Entry { queue, entry, .. } if doing != Doing::Reads && !self.names.is_route(queue, entry) => {
+                self.entry_error("unknown-pool", entry, message).note(r.span, "named here")
+            }
+            _ => self.error("unknown-pool", r.span, message),
+        };
         let mut known: Vec<&str> = self.names.pools.iter().filter(|p| p.queue.is_none()).map(|p| p.name.as_str()).collect();
         if let Room::Entry { queue, .. } | Room::Options { queue } = self.scopes.room_of(scope) {
             known.extend(self.names.queues[queue].pools.keys());
@@ -405,7 +464,7 @@ impl<'a> Linker<'a> {
         }
         match self.names.queue_of.get(name.text.as_str()) {
             Some(&queue) => Ok((queue, index)),
-            None if self.declined.contains(name.text.as_str()) => Err(Reported),
+            None if self.declined.contains(name.text.as_str()) || self.maybe_declared(&name.text) => Err(Reported),
             None => {
                 let e = self.error("unknown-queue", name.span, format!("no queue is named `{}`", name.text));
                 let known: Vec<&str> = self.names.queue_of.keys().copied().collect();
@@ -445,7 +504,7 @@ impl<'a> Linker<'a> {
             };
             return Err(self.through(e, scope).done(self));
         };
-        if let Doing::Allocates(verb) = doing {
+        if let Doing::Allocates(verb) | Doing::GivesBack(verb) = doing {
             return Err(self
                 .error(
                     "hold-queue-pool",
@@ -494,7 +553,7 @@ impl<'a> Linker<'a> {
                 Some(inner) if inner.index.is_none() && inner.field.is_none() => name = &inner.name,
                 _ => {
                     return Err(self
-                        .error("not-a-stage", r.span, format!("`{word}` stands for a value here, not for a stage"))
+                        .error("wrong-kind", r.span, format!("`{word}` stands for a value here, not for a stage"))
                         .note(thunk.expr.span, "this is the argument")
                         .help("pass the stage's name")
                         .done(self));
@@ -502,7 +561,7 @@ impl<'a> Linker<'a> {
             },
             Some(Binding::Unknown) => return Ok(ir::StageRef { stage: UNKNOWN, member: None }),
             Some(Binding::From(_) | Binding::Variable(_)) => {
-                return Err(self.error("not-a-stage", r.span, format!("`{word}` is no stage")).done(self));
+                return Err(self.error("wrong-kind", r.span, format!("`{word}` is no stage")).done(self));
             }
             Some(Binding::Bound(_)) | None => {}
         }
@@ -515,10 +574,7 @@ impl<'a> Linker<'a> {
                     return Err(self.no_serve(r.span, queue));
                 };
                 if r.index.is_some() {
-                    return Err(self
-                        .error("own-index", r.span, format!("`{word}[…]` inside queue `{word}`: the own stage is the member's"))
-                        .help(format!("write `{word}`"))
-                        .done(self));
+                    return Err(self.own_index_written(r, queue, scope, "stage"));
                 }
                 let member = self.own_member(scope, at)?;
                 return Ok(ir::StageRef { stage: stage as u32, member });
@@ -551,7 +607,7 @@ impl<'a> Linker<'a> {
     pub(crate) fn no_serve(&mut self, span: Span, queue: usize) -> Reported {
         let name = &self.names.queues[queue].declared.name;
         let (text, at) = (name.text.clone(), name.span);
-        self.error("no-serve", span, format!("queue `{text}` has no `serve`, so it has no stage of its own"))
+        self.error("no-stage", span, format!("queue `{text}` has no `serve`, so it has no stage of its own"))
             .note(at, "declared here")
             .help("give it one, such as `serve fifo;`, or name a stage")
             .done(self)
@@ -559,7 +615,7 @@ impl<'a> Linker<'a> {
 
     fn unknown_stage(&mut self, r: &'a ast::Ref, name: &'a ast::Name, scope: ScopeId) -> Reported {
         let word = name.text.as_str();
-        if self.declined.contains(word) {
+        if self.declined.contains(word) || self.maybe_declared(word) {
             return Reported;
         }
         if let Some(&queue) = self.names.queue_of.get(word) {
@@ -649,25 +705,41 @@ impl<'a> Linker<'a> {
         };
         let linked = self.index(thunk, at)?;
         let Some(value) = fold::value(&linked) else {
-            if size.is_none() {
-                return Err(self
-                    .error("index-not-needed", thunk.expr.span, format!("{what} `{name}` is not a family"))
-                    .help(format!("write `{name}`"))
-                    .done(self));
+            let values = self.index_values(&linked);
+            if let Some(&value) = values.iter().find(|v| !is_member(**v, count)) {
+                return Err(self.no_member(span, thunk.expr.span, what, name, count, value));
             }
             return Ok(Some(Box::new(linked)));
         };
-        if value.fract() != 0.0 || value < 0.0 || value >= f64::from(count) || value.is_nan() {
-            let range = if count == 1 { "0".to_string() } else { format!("0 to {}", count - 1) };
-            return Err(self
-                .error("index-out-of-range", thunk.expr.span, format!("{what} `{name}` has no member {value}"))
-                .help(format!("its members: {range}"))
-                .done(self));
+        if !is_member(value, count) {
+            return Err(self.no_member(span, thunk.expr.span, what, name, count, value));
         }
         if count == 1 {
             return Ok(None);
         }
         Ok(Some(Box::new(ir::Expr::Number(ir::json::Number(value)))))
+    }
+
+    fn no_member(&mut self, span: Span, index: Span, what: &str, name: &str, count: u32, value: f64) -> Reported {
+        let range = if count == 1 { "0".to_string() } else { format!("0 to {}", count - 1) };
+        let e = self.error("index-out-of-range", span, format!("{what} `{name}` has no member {value}"));
+        let e = if index.start > span.start && index.end <= span.end { e } else { e.note(index, "this index") };
+        e.help(format!("its members: {range}")).done(self)
+    }
+
+    /// The values of an index that reads the variables of aggregates only.
+    fn index_values(&mut self, index: &ir::Expr) -> Vec<f64> {
+        let mut reads_variable = false;
+        crate::lint::each(index, &mut |e| reads_variable |= matches!(e, ir::Expr::Variable(_)));
+        if !reads_variable || crate::lint::reads_state(index) {
+            return Vec::new();
+        }
+        let terms: u64 = self.aggregates.iter().map(|&n| u64::from(n)).product();
+        self.terms_tried = self.terms_tried.saturating_add(terms);
+        if self.terms_tried > TERMS_TRIED_MAX {
+            return Vec::new();
+        }
+        fold::values(index, &self.aggregates)
     }
 
     /// An index; the `from` name as an index is the member's number.
@@ -694,11 +766,10 @@ impl<'a> Linker<'a> {
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::Expr> {
-        let (queue, index) = self.queue_of(r, scope)?;
-        let text = self.names.queues[queue].declared.name.text.clone();
         if let Room::Entry { queue: own, entry, .. } = self.scopes.room_of(scope)
             && !self.names.is_route(own, entry)
         {
+            let text = r.name.text.as_str();
             let own = self.names.queues[own].declared.name.text.as_str();
             return Err(self
                 .entry_error("entry-reads-outside", entry, format!("`{own}.{}` reads `{text}.{}`", entry.verb.text, field.text))
@@ -710,10 +781,12 @@ impl<'a> Linker<'a> {
                 })
                 .done(self));
         }
+        let (queue, index) = self.queue_of(r, scope)?;
+        let text = self.names.queues[queue].declared.name.text.clone();
         if let Some(&attribute) = self.names.attribute_of.get(&format!("{text}.{}", field.text)) {
             if index.is_some() {
                 return Err(self
-                    .error("attribute-index", r.span, format!("`{text}.{}` is the request's, not a member's", field.text))
+                    .error("index-not-needed", r.span, format!("`{text}.{}` is the request's, not a member's", field.text))
                     .help(format!("write `{text}.{}`", field.text))
                     .done(self));
             }
@@ -721,7 +794,7 @@ impl<'a> Linker<'a> {
         }
         if self.names.queues[queue].pools.contains_key(field.text.as_str()) {
             return Err(self
-                .error("not-a-value", r.span, format!("`{text}.{}` is a pool, not a number", field.text))
+                .error("wrong-kind", r.span, format!("`{text}.{}` is a pool, not a number", field.text))
                 .help(format!("read a figure of it, such as `used({})`", indexed_field(&text, &field.text, self.names.queues[queue].size)))
                 .done(self));
         }
@@ -741,6 +814,10 @@ impl<'a> Linker<'a> {
     pub(crate) fn entry_error(&self, code: &'static str, entry: &'a ast::Entry, message: String) -> Draft {
         Draft(Diagnostic::error(code, entry.verb.span, message))
     }
+}
+
+fn is_member(value: f64, count: u32) -> bool {
+    value.fract() == 0.0 && value >= 0.0 && value < f64::from(count)
 }
 
 /// `D.kv` with an index where it goes.

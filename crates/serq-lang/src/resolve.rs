@@ -273,10 +273,6 @@ impl<'a> Names<'a> {
         entry.verb.text == "route" && self.queues[queue].roles.contains(&Role::Gateway)
     }
 
-    /// All pool names a program may write at the top.
-    pub(crate) fn pool_names(&self) -> Vec<&str> {
-        self.pools.iter().map(|p| p.name.as_str()).collect()
-    }
 }
 
 /// Collects diagnostics; the same finding at the same place is kept once, because

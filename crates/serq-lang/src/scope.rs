@@ -44,6 +44,8 @@ pub(crate) struct From<'a> {
     pub(crate) index: Option<Thunk<'a>>,
     /// The pool its entries lease.
     pub(crate) pool: Option<usize>,
+    /// The `from P[i]` of the call.
+    pub(crate) said_at: Option<Span>,
 }
 
 /// Whose words are meant.
@@ -60,8 +62,8 @@ pub(crate) enum Room<'a> {
         entry: &'a ast::Entry,
         /// Which member; `None` when the queue is no family or no call is given.
         member: Option<Thunk<'a>>,
-        /// Looked at without a call.
-        alone: bool,
+        /// The call; none while an entry is looked at by itself.
+        called_at: Option<Span>,
     },
     /// A queue's `serve`, `nic` and pool options.
     Options { queue: usize },

@@ -69,7 +69,7 @@ impl<'a> Linker<'a> {
                 };
                 if self.request.serving {
                     return Err(self
-                        .error("session-statement", span, format!("`{word};` in a server, route or entry"))
+                        .error("misplaced-statement", span, format!("`{word};` in a server, route or entry"))
                         .label("the session's own statement")
                         .help("a server answers a request; turns and the end are the session's")
                         .done(self));
@@ -102,7 +102,8 @@ impl<'a> Linker<'a> {
             StmtKind::Release(pool) => {
                 let target = self.pool_ref(pool, scope, Clause::Value, Doing::GivesBack("release"))?;
                 let at = self.push(out, span, ir::StmtKind::Release { pool: target });
-                self.places.remember(at, Part::Reference(0), pool.span);
+                let said = self.said_at(pool, scope);
+                self.places.remember(at, Part::Reference(0), said);
                 Ok(())
             }
             StmtKind::Run { stages, mode, work, growing } => {
@@ -124,7 +125,7 @@ impl<'a> Linker<'a> {
                 Ok(())
             }
             StmtKind::Choose(name, count, keys) => {
-                let attribute = self.assigned(name, "choose", scope);
+                let attribute = Ok(self.assigned(name, "choose", scope)?);
                 let count = self.expr(count, scope, Clause::Count);
                 let keys: Vec<_> = keys.iter().map(|k| self.expr(k, scope, Clause::ChooseKey)).collect();
                 let (attribute, count) = (attribute?, count?);
@@ -180,7 +181,7 @@ impl<'a> Linker<'a> {
     fn mark(&mut self, name: &'a ast::Name, span: Span, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
         let Room::Entry { queue, .. } = self.scopes.room_of(scope) else {
             return Err(self
-                .error("mark-outside", span, "`mark` is a queue entry's statement")
+                .error("outside-entry", span, "`mark` is a queue entry's statement")
                 .label("names a moment for the caller to read")
                 .help(format!("write `set {} = now;`", name.text))
                 .done(self));
@@ -196,29 +197,29 @@ impl<'a> Linker<'a> {
     /// Refuses names that stand for something else here.
     fn assignable(&mut self, name: &'a ast::Name, verb: &str, scope: ScopeId) -> Result<()> {
         let word = name.text.as_str();
-        if matches!(self.scopes.find(scope, word), Some(Binding::Argument(_) | Binding::Unknown | Binding::From(_))) {
+        if verb != "mark" && matches!(self.scopes.find(scope, word), Some(Binding::Argument(_) | Binding::Unknown | Binding::From(_))) {
             if let Room::Entry { queue, entry, .. } = self.scopes.room_of(scope) {
                 let queue = &self.names.queues[queue].declared.name.text;
                 return Err(self
-                    .entry_error("assigned-parameter", entry, format!("`{queue}.{}` sets its parameter `{word}`", entry.verb.text))
+                    .entry_error("not-assignable", entry, format!("`{queue}.{}` sets its parameter `{word}`", entry.verb.text))
                     .note(name.span, "assigned here")
                     .help("a parameter is replaced by its argument; set another name")
                     .done(self));
             }
             return Err(self
-                .error("assigned-parameter", name.span, format!("`{word}` is a parameter"))
+                .error("not-assignable", name.span, format!("`{word}` is a parameter"))
                 .help("a parameter is replaced by its argument; set another name")
                 .done(self));
         }
         if let Some(declared) = self.names.lets.get(word) {
             let at = declared.name.span;
             return Err(self
-                .error("assigned-constant", name.span, format!("`{verb} {word}`: `{word}` is a constant"))
+                .error("not-assignable", name.span, format!("`{verb} {word}`: `{word}` is a constant"))
                 .note(at, "declared here")
                 .help("an attribute needs a name of its own")
                 .done(self));
         }
-        if moment::context(word).is_some() || word == "self" {
+        if moment::context(word).is_some() || word == "self" && matches!(self.scopes.room_of(scope), Room::Entry { .. }) {
             return Err(self
                 .error("reserved-name", name.span, format!("`{word}` is a name the language supplies"))
                 .help("give the attribute another name")
@@ -257,7 +258,7 @@ impl<'a> Linker<'a> {
             self.request.server_used = true;
             let Some(server) = self.request.server else {
                 return Err(self
-                    .error("request-nobody", span, "`request;` and no `server { … }`")
+                    .error("request-misplaced", span, "`request;` and no `server { … }`")
                     .help("write a `server { … }` block, or name a gateway: `request gw;`")
                     .done(self));
             };
@@ -274,7 +275,10 @@ impl<'a> Linker<'a> {
                 .map(|q| q.declared.name.text.as_str())
                 .collect();
             let near = nearest::nearest(&name.text, known.iter().copied());
-            let e = self.error("unknown-queue", span, format!("no queue is named `{}`", name.text));
+            if self.maybe_declared(&name.text) {
+                return Err(Reported);
+            }
+            let e = self.error("unknown-queue", name.span, format!("no queue is named `{}`", name.text));
             let e = match near {
                 Some(n) => e.help(format!("write `request {n};`")),
                 None if known.is_empty() => e.help(format!("declare it: `queue {} : gateway {{ route {{ … }} }}`", name.text)),
@@ -342,7 +346,7 @@ impl<'a> Linker<'a> {
         };
         let ast::DefBody::Block(body) = &def.body else {
             return Err(self
-                .error("definition-kind", name.span, format!("`{}` is a definition of a value, used as a statement", name.text))
+                .error("wrong-kind", name.span, format!("`{}` is a definition of a value, used as a statement", name.text))
                 .note(def.name.span, "defined here with `=`")
                 .help(format!("use it in an expression: `set x = {}(…);`", name.text))
                 .done(self));
@@ -359,6 +363,7 @@ impl<'a> Linker<'a> {
 
     fn hold(&mut self, hold: &'a ast::Hold, span: Span, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
         let header = self.header_names(hold, scope)?;
+        let found = self.findings.list.len();
         let mut grabs = Vec::with_capacity(hold.grabs.len());
         for grab in &hold.grabs {
             let pool = self.pool_ref(&grab.pool, scope, Clause::Value, Doing::Allocates("hold"));
@@ -367,6 +372,14 @@ impl<'a> Linker<'a> {
             grabs.push((pool, units, reserve));
         }
         let reuse = hold.reuse.as_ref().map(|e| self.expr(e, header, Clause::Reuse)).transpose();
+        // What a header may not read is the hold's mistake: said at its first pool.
+        for d in &mut self.findings.list[found..] {
+            if matches!(d.code, "draw-not-allowed" | "wrong-moment" | "hidden-attribute")
+                && let Some(at) = d.span.replace(hold.grabs[0].pool.span)
+            {
+                d.notes.insert(0, (at, std::mem::take(&mut d.label)));
+            }
+        }
         let (body_scope, mut body) = self.body_names(hold, header, scope);
         self.block(&hold.body, body_scope, &mut body);
         let cache = hold.cache.as_ref().map(|e| self.expr(e, header, Clause::Cache)).transpose();
@@ -395,7 +408,8 @@ impl<'a> Linker<'a> {
                     let (written, _) = hold.lease.as_ref().expect("it was linked");
                     let held: Vec<String> = hold.grabs.iter().map(|g| written_as(&g.pool)).collect();
                     return Err(self
-                        .error("lease-unheld", written.span, format!("`lease {}`: this hold does not hold it", written_as(written)))
+                        .error("outside-hold", hold.grabs[0].pool.span, format!("`lease {}`: this hold does not hold it", written_as(written)))
+                    .note(written.span, "leased here")
                         .help(format!("it holds {}", held.join(", ")))
                         .done(self));
                 };
@@ -448,7 +462,7 @@ impl<'a> Linker<'a> {
         for (k, (name, value)) in hold.bindings.iter().enumerate() {
             let word = name.text.as_str();
             if let Some((first, _)) = hold.bindings[..k].iter().find(|(n, _)| n.text == name.text) {
-                self.error("repeated-declaration", name.span, format!("`{word}` is bound twice"))
+                self.error("repeated", name.span, format!("`{word}` is bound twice"))
                     .note(first.span, "first here")
                     .done(self);
                 bad = true;
@@ -456,8 +470,9 @@ impl<'a> Linker<'a> {
             }
             let later: Vec<&str> = hold.bindings[k..].iter().map(|(n, _)| n.text.as_str()).collect();
             if let Some((reads, at)) = first_read(value, &later) {
-                self.error("binding-order", at, format!("`{reads}` is bound here or later, and read before it has a value"))
-                    .note(name.span, "while this is bound")
+                let place = if reads == word { at } else { name.span };
+                self.error("declared-below", place, format!("`{word}` reads `{reads}`, which has no value before it is bound"))
+                    .note(if reads == word { name.span } else { at }, if reads == word { "bound here" } else { "read here" })
                     .help("an `at admission` name reads those before it")
                     .done(self);
                 bad = true;
@@ -530,8 +545,9 @@ impl<'a> Linker<'a> {
         let mut refs = Vec::new();
         let mut spans = Vec::new();
         if stages.is_empty() {
-            refs.push(self.own_stage("run", span, scope));
-            spans.push(span);
+            let at = self.places.parenthesis(span);
+            refs.push(self.own_stage("run", at, scope));
+            spans.push(at);
         }
         for r in stages {
             refs.push(self.stage_ref(r, scope, Clause::Value, Doing::Names("run")));
@@ -584,22 +600,22 @@ impl<'a> Linker<'a> {
         let (name, word, declared, step) = (known.name.clone(), known.word(), known.span, known.is_step());
         if step && mode.is_none() {
             return Err(self
-                .error("mode-missing", span, format!("a run on step stage `{name}` says `prefill` or `decode`"))
+                .error("wrong-mode", at.to(span), format!("a run on step stage `{name}` says `prefill` or `decode`"))
                 .note(declared, "a `step` stage")
                 .help(format!("write `run {name} prefill (n)` or `run {name} decode (n)`"))
                 .done(self));
         }
         if !step && mode.is_some() {
             return Err(self
-                .error("mode-misplaced", span, format!("`{name}` is a `{word}` stage and knows no `prefill` or `decode`"))
+                .error("wrong-mode", at.to(span), format!("`{name}` is a `{word}` stage and knows no `prefill` or `decode`"))
                 .note(declared, "declared here")
                 .help(format!("write `run {name} (w)`"))
                 .done(self));
         }
         if !step && let Some(growing) = growing {
             return Err(self
-                .error("growing-misplaced", span, format!("`growing {}` on `{name}`, a `{word}` stage", written_as(growing)))
-                .note(at, "only a `step` stage serves tokens that grow a pool")
+                .error("wrong-mode", at.to(span), format!("`growing {}` on `{name}`, a `{word}` stage", written_as(growing)))
+                .note(growing.span, "only a `step` stage serves tokens that grow a pool")
                 .help("take the units in the hold, or `grow` them")
                 .done(self));
         }
@@ -616,23 +632,28 @@ impl<'a> Linker<'a> {
     ) -> Result<()> {
         if mode.is_some() || growing.is_some() {
             return Err(self
-                .error("flow-clause", span, "a run over several stages has no `prefill`, `decode` or `growing`")
+                .error("flow-stage", spans[0].to(span), "a run over several stages has no `prefill`, `decode` or `growing`")
                 .help("those are for one `step` stage")
                 .done(self));
         }
         let mut bad = false;
+        let mut refused: Vec<u32> = Vec::new();
         for (k, stage) in stages.iter().enumerate() {
+            if refused.contains(&stage.stage) {
+                continue;
+            }
             let Some(known) = self.names.stages.get(stage.stage as usize) else { continue };
             let (name, word, declared) = (known.name.clone(), known.word(), known.span);
             if stages[..k].iter().any(|s| s.stage == stage.stage) {
                 bad = true;
-                self.error("flow-stage-twice", spans[k], format!("`{name}` is named twice in one run"))
+                self.error("flow-stage", spans[k], format!("`{name}` is named twice in one run"))
                     .help("a flow crosses each link once; two members of one array need two arrays")
                     .done(self);
                 continue;
             }
             let Kind::Written(ast::StageKind { kind: ast::StageKindKind::Ps(rate), .. }) = known.kind else {
                 bad = true;
+                refused.push(stage.stage);
                 self.error("flow-stage", spans[k], format!("`{name}` is a `{word}` stage; a run over several stages takes `ps` stages"))
                     .note(declared, "declared here")
                     .help(format!("a link of constant rate is `{name} : ps(1e5)`"))
@@ -666,15 +687,15 @@ impl<'a> Linker<'a> {
     }
 
     /// The stage of the queue a statement stands in.
-    pub(crate) fn own_stage(&mut self, word: &str, span: Span, scope: ScopeId) -> Result<ir::StageRef> {
+    pub(crate) fn own_stage(&mut self, word: &str, at: Span, scope: ScopeId) -> Result<ir::StageRef> {
         let Room::Entry { queue, .. } = self.scopes.room_of(scope) else {
             return Err(self
-                .error("run-nowhere", span, format!("`{word}` names no stage"))
+                .error("no-stage", at, format!("`{word}` names no stage"))
                 .help(format!("write `{word} STAGE (w);`; only an entry has a stage of its own"))
                 .done(self));
         };
         let Some(stage) = self.names.queues[queue].stage else {
-            return Err(self.no_serve(span, queue));
+            return Err(self.no_serve(at, queue));
         };
         let member = self.own_member(scope, Clause::Value)?;
         Ok(ir::StageRef { stage: stage as u32, member })
@@ -729,7 +750,7 @@ impl<'a> Linker<'a> {
                 {
                     if let Some(index) = index {
                         return Err(self
-                            .error("own-index", index.span, format!("`{word}` without `on` is the member's own stage and takes no index"))
+                            .error("index-not-needed", index.span, format!("`{word}` without `on` is the member's own stage and takes no index"))
                             .help(format!("write `{word} (n);`"))
                             .done(self));
                     }
@@ -767,7 +788,7 @@ impl<'a> Linker<'a> {
             }
             [] => {
                 let below = self.names.stages.iter().find(|s| words.contains(&s.name.as_str()));
-                let e = self.error("no-stage-for-form", span, format!("no stage declared above plays `{word}`"));
+                let e = self.error("no-stage", span, format!("no stage declared above plays `{word}`"));
                 let e = match below {
                     Some(s) => e.note(s.span, "this one is declared below"),
                     None => e,
@@ -783,7 +804,7 @@ impl<'a> Linker<'a> {
             several => {
                 let names: Vec<&str> = several.iter().map(|&k| self.names.stages[k].name.as_str()).collect();
                 Err(self
-                    .error("several-stages-for-form", span, format!("several stages play `{word}`: {}", names.join(", ")))
+                    .error("several-stages", span, format!("several stages play `{word}`: {}", names.join(", ")))
                     .help(format!("say which: `{word} on {} …`", names[0]))
                     .done(self))
             }
@@ -807,7 +828,7 @@ impl<'a> Linker<'a> {
         let target = self.pool_ref(to, scope, Clause::Value, Doing::Allocates("to"));
         let load = self.expr(load, scope, Clause::Amount("load"));
         let moved = if on.is_empty() {
-            match self.relation_of(index, span, scope)? {
+            match self.relation_of(from, span, scope)? {
                 Some(relation) => self.run_relation(&relation, work, from, span, scope, out),
                 None => {
                     let stage = self.stage_of_form("transfer", index, span, scope);
@@ -832,7 +853,8 @@ impl<'a> Linker<'a> {
         let at = self.push(out, to.span, ir::StmtKind::Load { pool: target, units: load });
         self.places.remember(at, Part::Reference(0), to.span);
         let at = self.push(out, from.span, ir::StmtKind::Release { pool: source });
-        self.places.remember(at, Part::Reference(0), from.span);
+        let said = self.said_at(from, scope);
+        self.places.remember(at, Part::Reference(0), said);
         Ok(())
     }
 }

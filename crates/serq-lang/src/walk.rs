@@ -16,8 +16,12 @@ pub(crate) trait Visitor<'a> {
     fn calls(&mut self, _name: &'a ast::Name) {}
     /// A use of a statement definition.
     fn uses(&mut self, _name: &'a ast::Name) {}
+    /// An `observe`.
+    fn observes(&mut self, _name: &'a ast::Name) {}
     /// A draw.
     fn draws(&mut self, _name: &'a ast::Name) {}
+    /// The variable of an aggregate.
+    fn aggregates(&mut self, _name: &'a ast::Name) {}
     /// A hold, before its parts are walked.
     fn holds(&mut self, _hold: &'a ast::Hold) {}
 }
@@ -37,7 +41,10 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             expr(value, v);
             v.sets(name, false);
         }
-        K::Observe(_, value) => expr(value, v),
+        K::Observe(name, value) => {
+            v.observes(name);
+            expr(value, v);
+        }
         K::Mark(name) => v.sets(name, true),
         K::Turn | K::End | K::Request(_) => {}
         K::Hold(hold) => {
@@ -138,6 +145,7 @@ pub(crate) fn expr<'a>(e: &'a ast::Expr, v: &mut dyn Visitor<'a>) {
             arguments.iter().for_each(|a| expr(a, v));
         }
         K::Aggregate(_, name, count, body) => {
+            v.aggregates(name);
             expr(count, v);
             expr(body, &mut Without { name: &name.text, inner: v });
         }
@@ -161,5 +169,8 @@ impl<'a> Visitor<'a> for Without<'_, 'a> {
     }
     fn draws(&mut self, name: &'a ast::Name) {
         self.inner.draws(name);
+    }
+    fn aggregates(&mut self, name: &'a ast::Name) {
+        self.inner.aggregates(name);
     }
 }

@@ -11,7 +11,7 @@ use crate::fold;
 use crate::link::Linker;
 use crate::moment::Clause;
 use crate::resolve::{Reported, Result};
-use crate::scope::{Room, ScopeId};
+use crate::scope::Room;
 use crate::source::Span;
 
 /// Most sessions of `closed` and `batch`.
@@ -81,7 +81,7 @@ impl<'a> Linker<'a> {
     }
 
     fn second(&mut self, span: Span, what: &str, first: Span) {
-        self.error("repeated-declaration", span, format!("a second `{what}`"))
+        self.error("repeated", span, format!("a second `{what}`"))
             .note(first, "first here")
             .help("a program has one")
             .done(self);
@@ -105,7 +105,7 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Session(s) => ("session", s.keyword_span),
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated-option", span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                self.error("repeated", span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
                 continue;
             }
             seen.insert(word, span);
@@ -117,7 +117,7 @@ impl<'a> Linker<'a> {
                 }
                 WorkloadItem::Trace { path, ordered, span } => {
                     if path.trim().is_empty() {
-                        self.error("bad-trace", *span, "the trace has no file name").done(self);
+                        self.error("bad-run", *span, "the trace has no file name").done(self);
                     }
                     linked.trace = Some(ir::Trace { path: path.clone(), ordered: *ordered });
                 }
@@ -138,9 +138,9 @@ impl<'a> Linker<'a> {
 
     /// `init` and `turn`: `set` and `observe` only.
     fn assignments(&mut self, block: &'a ast::Block, what: &str, item: usize) -> ir::Block {
+        let errors = self.findings.errors;
         self.only_assignments(block, what, 0);
         let scope = self.scopes.room(Room::Program { item }, Vec::new());
-        let errors = self.findings.errors;
         let mut out = ir::Block::new();
         if self.findings.errors == errors {
             self.block(block, scope, &mut out);
@@ -162,7 +162,11 @@ impl<'a> Linker<'a> {
                     }
                 }
                 _ => {
-                    self.error("workload-statement", stmt.span, format!("a workload's `{what}` takes only `set` and `observe`"))
+                    let span = match &stmt.kind {
+                        StmtKind::Run { stages, .. } if !stages.is_empty() => stages[0].span.to(stmt.span),
+                        _ => stmt.span,
+                    };
+                    self.error("misplaced-statement", span, format!("a workload's `{what}` takes only `set` and `observe`"))
                         .help("whatever takes time or decides is the session's")
                         .done(self);
                 }
@@ -176,7 +180,7 @@ impl<'a> Linker<'a> {
             ast::Arrive::Poisson(e) => {
                 let rate = self.constant(e, "the rate of `poisson`")?;
                 if !(rate > 0.0 && rate.is_finite()) {
-                    return Err(self.error("bad-arrival", e.span, format!("a rate of {rate} is not positive and finite")).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a rate of {rate} is not positive and finite")).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
                 }
                 ir::Arrive::Poisson(Number(rate))
             }
@@ -186,7 +190,7 @@ impl<'a> Linker<'a> {
                 if let Some(value) = fold::value(&gap)
                     && !(value > 0.0 && value.is_finite())
                 {
-                    return Err(self.error("bad-arrival", e.span, format!("a gap of {value} is not positive and finite")).done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a gap of {value} is not positive and finite")).done(self));
                 }
                 ir::Arrive::Renewal(gap)
             }
@@ -200,11 +204,11 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= SESSIONS_MAX {
             return Ok(value as u32);
         }
-        Err(self.error("bad-arrival", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}")).done(self))
+        Err(self.error("bad-constant", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}")).done(self))
     }
 
     /// The run's settings; what the caller gives wins.
-    pub(crate) fn link_run(&mut self, items: &[&'a Item], workload: &ir::Workload, broken: bool) -> Result<ir::Run> {
+    pub(crate) fn link_run(&mut self, items: &[&'a Item], workload: &ir::Workload) -> Result<ir::Run> {
         let mut given: BTreeMap<&'static str, (&'a ast::RunField, Result<f64>)> = BTreeMap::new();
         let mut block: Option<Span> = None;
         for item in items {
@@ -219,7 +223,7 @@ impl<'a> Linker<'a> {
                 };
                 if let Some((first, _)) = given.get(word) {
                     let first = first.span;
-                    self.error("repeated-option", field.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                    self.error("repeated", field.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
                     continue;
                 }
                 let value = self.constant(&field.value, match field.kind {
@@ -240,17 +244,17 @@ impl<'a> Linker<'a> {
         let place = |word: &str| given.get(word).map(|(f, _)| f.value.span);
         if arrivals.is_ok_and(|a| a.is_some())
             && !matches!(workload.arrive, ir::Arrive::Poisson(_) | ir::Arrive::Renewal(_))
-            && !broken
+            && !self.broken
         {
             let at = if self.overrides.arrivals.is_some() { None } else { place("arrivals") };
-            self.error("arrivals-misplaced", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
+            self.error("bad-run", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
                 .help("`batch(n)` and `closed(n)` say their number themselves")
                 .done(self);
         }
         let horizon = match horizon? {
             Some(h) => h,
             // A block that could not be read may have had one.
-            None if broken => return Err(Reported),
+            None if self.broken => return Err(Reported),
             None => {
                 let e = self.error("horizon-missing", block, "nothing says how long to run");
                 let e = if block.is_some() { e.help("add `horizon 1000;`") } else { e.help("add `run { horizon 1000; }`, or give it with `--horizon`") };
@@ -290,11 +294,6 @@ impl<'a> Linker<'a> {
             return Ok(Some(value));
         }
         Err(self.error("bad-run", span, format!("a `{word}` of {value} is not {range}")).done(self))
-    }
-
-    /// The scope below every declaration.
-    pub(crate) fn program_scope(&self) -> ScopeId {
-        self.program
     }
 }
 

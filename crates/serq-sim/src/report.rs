@@ -132,7 +132,7 @@ pub struct Stage {
     /// In service (on a step stage: joining to done).
     #[serde(serialize_with = "figure")]
     pub mean_service: f64,
-    /// Iterations ended, whole run.
+    /// Iterations started, whole run.
     pub iterations: u64,
     /// Fraction of time in iterations with prefill tokens only.
     #[serde(serialize_with = "figure")]

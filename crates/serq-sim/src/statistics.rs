@@ -108,37 +108,68 @@ pub(crate) fn trend(values: &[f64]) -> f64 {
     slope / (rest / (n - 2.0) / spread).sqrt()
 }
 
-/// Gaps between tokens: exact mean, quantiles to 0.4 %.
+/// Gaps between tokens: exact mean, quantiles to 0.5 %.
 ///
-/// A bucket is a power of two divided in 256, found from the double's bits; it
-/// answers with the mean of what fell into it, so a constant gap is itself.
-#[derive(Clone, Debug, Default)]
+/// Bucket k holds gaps in [1.01^k, 1.01^(k+1)) and answers with its middle, 1.01^(k+½),
+/// or with the nearest gap it has seen where that is not between its least and greatest:
+/// a constant gap is itself.
+#[derive(Clone, Debug)]
 pub(crate) struct Gaps {
-    first: u64,
-    buckets: Vec<(u64, f64)>,
+    /// Number of the first bucket.
+    first: i32,
+    buckets: Vec<Bucket>,
+    /// Bounds and place of the bucket the latest gap fell into: the next one usually does too.
+    latest: (f64, f64, usize),
     count: u64,
     sum: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    count: u64,
+    least: f64,
+    greatest: f64,
+}
+
+const EMPTY: Bucket = Bucket { count: 0, least: f64::INFINITY, greatest: 0.0 };
+/// Gaps are told apart from 1e-17 to 1e17 clock units.
+const BUCKETS: f64 = 4_000.0;
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self { first: 0, buckets: Vec::new(), latest: (0.0, 0.0, 0), count: 0, sum: 0.0 }
+    }
 }
 
 impl Gaps {
     pub(crate) fn add(&mut self, gap: f64) {
         self.count += 1;
         self.sum += gap;
-        let bucket = gap.max(0.0).to_bits() >> 44;
+        let (low, high, at) = self.latest;
+        let at = if low <= gap && gap < high { at } else { self.find(gap) };
+        let bucket = &mut self.buckets[at];
+        bucket.count += 1;
+        bucket.least = bucket.least.min(gap);
+        bucket.greatest = bucket.greatest.max(gap);
+    }
+
+    fn find(&mut self, gap: f64) -> usize {
+        let k = (libm::log(gap) / libm::log(1.01)).floor().clamp(-BUCKETS, BUCKETS) as i32;
         if self.buckets.is_empty() {
-            self.first = bucket;
+            self.first = k;
         }
-        if bucket < self.first {
-            let missing = (self.first - bucket) as usize;
-            self.buckets.splice(0..0, std::iter::repeat_n((0, 0.0), missing));
-            self.first = bucket;
+        if k < self.first {
+            self.buckets.splice(0..0, std::iter::repeat_n(EMPTY, (self.first - k) as usize));
+            self.first = k;
         }
-        let at = (bucket - self.first) as usize;
+        let at = (k - self.first) as usize;
         if at >= self.buckets.len() {
-            self.buckets.resize(at + 1, (0, 0.0));
+            self.buckets.resize(at + 1, EMPTY);
         }
-        self.buckets[at].0 += 1;
-        self.buckets[at].1 += gap;
+        // A little inside, so that a gap at an edge is always found by its logarithm.
+        let edge = |k: i32| libm::pow(1.01, f64::from(k));
+        self.latest = (edge(k) * (1.0 + 1e-12), edge(k + 1) * (1.0 - 1e-12), at);
+        at
     }
 
     pub(crate) fn mean(&self) -> f64 {
@@ -148,10 +179,10 @@ impl Gaps {
     pub(crate) fn quantile(&self, q: f64) -> f64 {
         let rank = (q * self.count as f64).ceil() as u64;
         let mut seen = 0;
-        for (count, sum) in &self.buckets {
-            seen += count;
-            if *count > 0 && seen >= rank {
-                return sum / *count as f64;
+        for (k, bucket) in (self.first..).zip(&self.buckets) {
+            seen += bucket.count;
+            if bucket.count > 0 && seen >= rank {
+                return libm::pow(1.01, f64::from(k) + 0.5).clamp(bucket.least, bucket.greatest);
             }
         }
         f64::NAN
@@ -180,9 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn gaps_answer_with_what_fell_into_the_bucket() {
+    fn a_constant_gap_is_itself_and_others_are_their_buckets_middle() {
         let mut gaps = Gaps::default();
         [3.0, 1.0, 1.0, 29.0].iter().for_each(|gap| gaps.add(*gap));
         assert_eq!((gaps.quantile(0.5), gaps.quantile(0.99), gaps.mean()), (1.0, 29.0, 8.5));
+        [1.001, 1.009, 1.002].iter().for_each(|gap| gaps.add(*gap));
+        assert!((gaps.quantile(0.5) - 1.01f64.sqrt()).abs() < 1e-12);
+        let mut zero = Gaps::default();
+        zero.add(0.0);
+        assert_eq!(zero.quantile(0.5), 0.0);
     }
 }

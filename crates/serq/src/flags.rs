@@ -81,7 +81,8 @@ impl SettingFlags {
         }
     }
 
-    /// As the linker takes them.
+    /// As the linker takes them, without the trace: it is the binary that reads it, and only
+    /// where the program has one to replace ([`crate::program_file::ProgramFile::trace`]).
     pub(crate) fn settings(&self, more_sets: &[(String, String)], seed: Option<u64>) -> Settings {
         Settings {
             sets: self.set.iter().chain(more_sets).cloned().collect(),
@@ -90,7 +91,7 @@ impl SettingFlags {
             warmup: self.warmup,
             seed,
             arrivals: self.arrivals,
-            trace: self.trace.clone(),
+            trace: None,
         }
     }
 }
@@ -101,6 +102,10 @@ pub(crate) struct LimitFlags {
     /// Negative work stops the run (otherwise it counts as 0, with a note)
     #[arg(long)]
     pub(crate) strict: bool,
+
+    /// Keep every sample for the quantiles (otherwise a sketch above 65,536)
+    #[arg(long)]
+    pub(crate) exact: bool,
 
     /// Fail after this many events
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, allow_negative_numbers = true)]

@@ -97,7 +97,10 @@ impl ProgramFile {
                 let diagnostics: Vec<Diagnostic> = found.iter().cloned().chain(more).collect();
                 let wrong = diagnostics.iter().any(|found| found.severity == Severity::Error);
                 match program {
-                    Some(program) if !wrong => Ok(Linked { program, sources, warnings: diagnostics }),
+                    Some(mut program) if !wrong => {
+                        replace_trace(&mut program, settings);
+                        Ok(Linked { program, sources, warnings: diagnostics })
+                    }
                     _ => {
                         self.draw(&sources, &diagnostics);
                         Err(Failure::Told)
@@ -217,10 +220,15 @@ fn override_run(program: &mut Program, settings: &SettingFlags, seed: Option<u64
     if settings.arrivals.is_some() && !counted {
         return Err("--arrivals counts the arrivals of `poisson` and `renewal` only".into());
     }
+    replace_trace(program, settings);
+    Ok(())
+}
+
+/// A printed IR names the trace it is to run with.
+fn replace_trace(program: &mut Program, settings: &SettingFlags) {
     if let (Some(path), Some(trace)) = (&settings.trace, &mut program.workload.trace) {
         trace.path.clone_from(path);
     }
-    Ok(())
 }
 
 /// The word or sign that stands at a place.

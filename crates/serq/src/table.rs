@@ -17,6 +17,8 @@ pub(crate) struct Columns {
     words: Vec<usize>,
     /// Columns left out rather than put below.
     spare: Vec<usize>,
+    /// Columns that stay beside the one before them.
+    beside: Vec<usize>,
 }
 
 impl Columns {
@@ -28,6 +30,7 @@ impl Columns {
             keys,
             words: Vec::new(),
             spare: Vec::new(),
+            beside: Vec::new(),
         }
     }
 
@@ -40,6 +43,12 @@ impl Columns {
     /// Leaves a column out where the page is too narrow for it.
     pub(crate) fn if_it_fits(mut self, column: usize) -> Self {
         self.spare.push(column);
+        self
+    }
+
+    /// Keeps a column beside the one before it.
+    pub(crate) fn beside(mut self, column: usize) -> Self {
+        self.beside.push(column);
         self
     }
 
@@ -58,7 +67,7 @@ impl Columns {
             *row = kept.iter().map(|&c| row[c].clone()).collect();
         }
         let moved = |columns: &[usize]| (0..kept.len()).filter(|&c| columns.contains(&kept[c])).collect();
-        (self.words, self.spare) = (moved(&self.words), moved(&self.spare));
+        (self.words, self.spare, self.beside) = (moved(&self.words), moved(&self.spare), moved(&self.beside));
         self
     }
 
@@ -73,17 +82,18 @@ impl Columns {
         let key_width: usize = INDENT + (0..self.keys).map(|c| column_width(c) + GAP).sum::<usize>();
         let mut parts: Vec<Vec<usize>> = Vec::new();
         let mut used = usize::MAX;
-        for column in self.keys..self.heads.len() {
-            let wide = column_width(column) + GAP;
+        let columns: Vec<usize> = (self.keys..self.heads.len()).collect();
+        for group in columns.chunk_by(|_, next| self.beside.contains(next)) {
+            let wide: usize = group.iter().map(|&column| column_width(column) + GAP).sum();
             if used.saturating_add(wide) > width + GAP {
-                if !parts.is_empty() && self.spare.contains(&column) {
+                if !parts.is_empty() && self.spare.contains(&group[0]) {
                     continue;
                 }
                 parts.push((0..self.keys).collect());
                 used = key_width;
             }
             used += wide;
-            parts.last_mut().expect("one part at least").push(column);
+            parts.last_mut().expect("one part at least").extend(group);
         }
         if parts.is_empty() {
             parts.push((0..self.keys).collect());
@@ -145,6 +155,21 @@ mod tests {
               P.kv[1]  38.2       0
         "#]]
         .assert_eq(&(String::from("table\n") + &table().if_it_fits(3).draw(25)));
+    }
+
+    #[test]
+    fn columns_side_by_side_go_below_together() {
+        expect![[r#"
+            table
+              pool     used
+              P.kv[0]   435
+              P.kv[1]  38.2
+
+              pool     cached  queue
+              P.kv[0]  71 000      0
+              P.kv[1]       0      0
+        "#]]
+        .assert_eq(&(String::from("table\n") + &table().beside(3).draw(25)));
     }
 
     #[test]

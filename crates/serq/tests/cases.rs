@@ -87,7 +87,7 @@ fn compare(at: &str, ours: &Value, theirs: &Value, differences: &mut Vec<String>
 
 fn columns(outcome: &Outcome, program: &Program) -> Value {
     let lists = program.observes.iter().zip(&outcome.samples).map(|(name, samples)| {
-        let column = |f: fn(&serq_sim::Sample) -> f64| samples.iter().map(f).collect::<Vec<f64>>();
+        let column = |f: fn(&serq_sim::Sample) -> f64| samples.iter().map(|s| number(f(s))).collect::<Vec<Value>>();
         let lists = serde_json::json!({
             "samples": column(|s| s.value),
             "times": column(|s| s.time),
@@ -97,6 +97,11 @@ fn columns(outcome: &Outcome, program: &Program) -> Value {
         (name.clone(), lists)
     });
     lists.collect()
+}
+
+/// As the answers write numbers: infinity in words, NaN as null.
+fn number(value: f64) -> Value {
+    if value == f64::INFINITY { "inf".into() } else { value.into() }
 }
 
 #[test]

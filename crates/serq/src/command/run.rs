@@ -73,6 +73,7 @@ impl Run {
         }
         let options = Options {
             record: self.dump.is_some(),
+            exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
             slo: self.slo.clone(),

@@ -175,7 +175,12 @@ impl Sweep {
         seeds: &Seeds,
         state: Option<&RefCell<StateFile>>,
     ) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options { strict: self.limits.strict, max_events: self.limits.max_events, ..Options::default() };
+        let options = Options {
+            exact: self.limits.exact,
+            strict: self.limits.strict,
+            max_events: self.limits.max_events,
+            ..Options::default()
+        };
         let all = settings.len() * seeds.0.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let known = |cell: usize, seed: u64| state.and_then(|state| state.borrow().run(&settings[cell].label, seed));
@@ -253,7 +258,8 @@ impl Sweep {
     /// What a state file must be continued with.
     fn belongs_to(&self, file: &ProgramFile, first: &Setting) -> String {
         let flags = &self.program.settings;
-        let settings = format!("{:?} {:?} {:?}", flags.settings(&[], None), self.limits.strict, self.limits.max_events);
+        let LimitFlags { strict, exact, max_events, max_wall: _ } = self.limits;
+        let settings = format!("{:?} {strict} {exact} {max_events:?}", flags.settings(&[], None));
         // Paths are where the same texts happen to lie.
         let trace = format!("{:?}", first.trace);
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];

@@ -96,7 +96,8 @@ impl Report<'_> {
         let mut table = Columns::new(axes.len(), heads);
         for at in 0..self.columns.len() {
             if many {
-                table = table.left(axes.len() + 2 * at + 1);
+                let range = axes.len() + 2 * at + 1;
+                table = table.left(range).beside(range);
             }
         }
         for cell in 0..self.cells.len() {
@@ -139,6 +140,8 @@ impl Report<'_> {
             let mut row: Vec<String> = self.cells[cell].iter().map(|(_, value)| value.clone()).collect();
             if cell == baseline {
                 row.extend([NOTHING, "", "", ""].map(String::from));
+            } else if values[cell].iter().zip(&values[baseline]).all(|(a, b)| a.is_nan() || b.is_nan()) {
+                row.extend([NOTHING, "", "no such figure", ""].map(String::from));
             } else {
                 let difference = Difference::of(&values[cell], &values[baseline]);
                 let s = difference.summary;

@@ -110,11 +110,12 @@ fn engines(report: &Report, width: usize, all_members: bool) -> String {
 
 fn stages(report: &Report, width: usize, all_members: bool) -> String {
     let columns: [Column<Stage>; 6] = [
-        ("busy", |s| s.utilization, percent),
+        // Every job of a delay is alone: busy or not says nothing.
+        ("busy", |s| if s.kind == "delay" { f64::NAN } else { s.utilization }, percent),
         ("jobs", |s| s.mean_number, short),
         ("done", |s| s.completed as f64, whole),
         ("per time", |s| s.throughput, short),
-        ("wait", |s| s.mean_wait, short),
+        ("wait", |s| if s.kind == "delay" { f64::NAN } else { s.mean_wait }, short),
         ("service", |s| s.mean_service, short),
     ];
     let rows = report.stages.iter().filter(|stage| stage.kind != "step");
