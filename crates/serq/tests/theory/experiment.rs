@@ -41,6 +41,9 @@ pub(crate) fn program(name: &str, text: &str, settings: &Settings) -> Program {
 /// A setting `name=value`.
 type Set = (&'static str, &'static str);
 
+/// Every service 5 % longer: what a figure must notice if nothing else is said.
+pub(crate) const BUG: Set = ("bug", "1.05");
+
 #[derive(Debug)]
 struct Figure {
     name: &'static str,
@@ -58,7 +61,6 @@ pub(crate) struct Law {
     variant: Option<&'static str>,
     sets: Vec<Set>,
     longer: f64,
-    bug: Set,
     figures: Vec<Figure>,
 }
 
@@ -90,9 +92,9 @@ impl Interval {
 }
 
 impl Law {
-    /// A program of `tests/sim/theory/` and the bug its figures must notice.
-    pub(crate) fn new(program: &'static str, bug: Set) -> Self {
-        Self { program, variant: None, sets: Vec::new(), longer: 1.0, bug, figures: Vec::new() }
+    /// A program of `tests/sim/theory/`.
+    pub(crate) fn new(program: &'static str) -> Self {
+        Self { program, variant: None, sets: Vec::new(), longer: 1.0, figures: Vec::new() }
     }
 
     /// One of the program's variants; its figures' names in the header end with `, name`.
@@ -110,11 +112,11 @@ impl Law {
 
     /// A figure of the report and what theory says.
     pub(crate) fn figure(mut self, name: &'static str, pointer: &'static str, theory: f64) -> Self {
-        self.figures.push(Figure { name, pointer, theory, twins: vec![self.bug] });
+        self.figures.push(Figure { name, pointer, theory, twins: vec![BUG] });
         self
     }
 
-    /// The bug that moves the last figure, instead of the law's.
+    /// The bug that moves the last figure, instead of [`BUG`].
     pub(crate) fn twin(mut self, name: &'static str, value: &'static str) -> Self {
         self.figures.last_mut().expect("a figure comes first").twins = vec![(name, value)];
         self
@@ -124,6 +126,13 @@ impl Law {
     pub(crate) fn and_twin(mut self, twin: Set) -> Self {
         self.figures.last_mut().expect("a figure comes first").twins.push(twin);
         self
+    }
+
+    /// Every variant has seeds of its own: with shared ones the same unlucky draws would pull
+    /// all laws to one side.
+    fn first_seed(&self) -> u64 {
+        let name = self.program.bytes().chain(self.variant.unwrap_or("").bytes());
+        1000 * name.fold(0, |hash: u64, byte| (hash * 31 + u64::from(byte)) % 1_000_003)
     }
 
     /// Reports of all seeds.
@@ -138,7 +147,8 @@ impl Law {
                 .unwrap_or_else(|error| panic!("{} stops at seed {seed}: {error:?}", self.program));
             serde_json::to_value(outcome.report).expect("a report is JSON")
         };
-        (1..=SEEDS).map(report).collect()
+        let first = self.first_seed();
+        (first..first + SEEDS).map(report).collect()
     }
 
     fn interval(&self, reports: &[Value], figure: &Figure) -> Interval {

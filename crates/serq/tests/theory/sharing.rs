@@ -288,8 +288,8 @@ fn check(policy: Policy, other: Policy) {
         "| {policy:?} | {flows} flows of {NETWORKS} networks | brute force | differ by {worst:.1e} at most | \
          {other:?}: {told_apart} networks |"
     );
-    // In a network whose links all fill at once the two policies agree; few are so.
-    assert!(10 * told_apart >= 9 * NETWORKS, "{other:?} is told from {policy:?} in {told_apart} networks only");
+    // Where every flow has the same tightest link the two policies agree; few networks are so.
+    assert!(4 * told_apart >= 3 * NETWORKS, "{other:?} is told from {policy:?} in {told_apart} networks only");
 }
 
 #[test]
