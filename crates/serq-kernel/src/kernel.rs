@@ -10,7 +10,7 @@
 //! ready, until all have blocked; then every pool somebody waits for retries its
 //! growers and its queue, in declaration order; again until nobody is ready. Engines
 //! are planned when the driver knows that the instant has no further fact
-//! ([`Kernel::plan_steps`]).
+//! ([`Kernel::start_due`]).
 //!
 //! The kernel has no clock, no I/O and no randomness: time comes with every fact,
 //! draws from the [`World`]. The same facts and draws give the same actions.
@@ -397,7 +397,10 @@ impl<'p> Kernel<'p> {
 
     /// The step stage is idle with waiting work and its last attempt scheduled nothing.
     pub fn idle_with_work(&self, stage: u32) -> bool {
-        self.stages[stage as usize].engine.idle_with_work
+        let engine = &self.stages[stage as usize].engine;
+        let StageCodeKind::Step(step) = &self.code.stages[stage as usize].kind else { return false };
+        let waits = step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0);
+        engine.idle_with_work && (waits || !engine.residents.is_empty())
     }
 
     /// The running iteration of a step stage: (session's serial, tokens) in serve order.
