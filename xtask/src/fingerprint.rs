@@ -140,7 +140,6 @@ pub fn figures(program: &Program, outcome: &Outcome) -> Vec<Figure> {
             ("spills", Unit::One, p.spills as f64),
             ("rejected", Unit::One, p.rejected as f64),
             ("stuck", Unit::One, p.stuck as f64),
-            ("over_cap_queue", Unit::One, p.over_cap.as_ref().map_or(0.0, |o| o.queue as f64)),
             ("over_cap_need", units, p.over_cap.as_ref().map_or(0.0, |o| o.need)),
             ("left", units, p.left),
             ("in_use_at_end", units, p.in_use_at_end),

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 
-use serde_json::Value;
 use serq_ir::Program;
 use serq_lang::Settings;
 use serq_sim::{Options, simulate};
@@ -320,33 +319,6 @@ fn replace_section(section: &str) -> Result<(), String> {
         None => format!("{}\n\n{section}", old.trim_end()),
     };
     fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// The reference's means of one setting, from `tests/pd/seed_means.json`.
-#[derive(Clone, Debug)]
-pub struct ReferenceMeans {
-    /// `--set`s.
-    pub sets: Vec<(String, String)>,
-    /// Per observation, its mean.
-    pub means: Vec<(String, f64)>,
-}
-
-/// Reads `tests/pd/seed_means.json`.
-///
-/// # Errors
-///
-/// The file can't be read or has another shape.
-pub fn reference_means() -> Result<Vec<ReferenceMeans>, String> {
-    let path = root().join("tests/pd/seed_means.json");
-    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let value: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-    let row = |row: &Value| {
-        let sets = row["sets"].as_object()?.iter().map(|(name, v)| Some((name.clone(), v.as_str()?.to_owned())));
-        let means = row["means"].as_object()?.iter().map(|(name, v)| Some((name.clone(), v.as_f64()?)));
-        Some(ReferenceMeans { sets: sets.collect::<Option<_>>()?, means: means.collect::<Option<_>>()? })
-    };
-    let rows = value["rows"].as_array().ok_or("no rows")?;
-    rows.iter().map(|r| row(r).ok_or_else(|| format!("not a row: {r}"))).collect()
 }
 
 #[cfg(test)]

@@ -112,12 +112,12 @@ impl Moment {
     }
 
     fn stage(self, figure: StageFigure) -> bool {
-        match (self, figure) {
-            (Self::Gap, _) => false,
-            (Self::Gauge | Self::ServeOnly, StageFigure::Work) => false,
-            (Self::Gauge | Self::Budget | Self::Preempt, StageFigure::BudgetLeft) => false,
-            _ => true,
-        }
+        !matches!(
+            (self, figure),
+            (Self::Gap, _)
+                | (Self::Gauge | Self::ServeOnly, StageFigure::Work)
+                | (Self::Gauge | Self::Budget | Self::Preempt, StageFigure::BudgetLeft)
+        )
     }
 }
 

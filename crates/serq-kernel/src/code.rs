@@ -155,9 +155,11 @@ pub(crate) struct GrabCode {
     pub(crate) pool: PoolRef,
     pub(crate) units: Expr,
     pub(crate) reserve: Option<Expr>,
-    /// Units and reserve read attributes and constants only, so whether the pool can
-    /// ever serve them is known when the session joins.
-    pub(crate) judged: bool,
+    /// The units read attributes and constants only, so whether the pool can ever serve
+    /// them is known when the session joins.
+    pub(crate) units_judged: bool,
+    /// The same of the reserve, by itself.
+    pub(crate) reserve_judged: bool,
 }
 
 #[derive(Debug)]
@@ -327,7 +329,8 @@ impl<'a> Builder<'a> {
             pool: self.pool_ref(&grab.pool),
             units: self.expr(&grab.units),
             reserve: grab.reserve.as_ref().map(|r| self.expr(r)),
-            judged: !Reads::of(&grab.units).live && !grab.reserve.as_ref().is_some_and(|r| Reads::of(r).live),
+            units_judged: !Reads::of(&grab.units).live,
+            reserve_judged: grab.reserve.as_ref().is_some_and(|r| !Reads::of(r).live),
         });
         HoldCode {
             grabs: grabs.collect(),

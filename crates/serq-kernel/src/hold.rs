@@ -125,18 +125,17 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// The first pool that can't ever serve the hold, if its units can be known now.
+    /// The first pool that can't ever serve the hold, as far as its units and its reserve,
+    /// each by itself, can be known now.
     fn judge<W: World>(&self, world: &mut W, slot: u32, hold: &HoldCode) -> Result<Option<u32>> {
         let frame = Frame::session(slot);
         for (at, grab) in hold.grabs.iter().enumerate() {
-            if !grab.judged {
-                continue;
-            }
             let pool = self.sessions[slot as usize].members[at];
-            let units = self.amount(world, slot, &grab.units, &frame, "units")?;
+            let units =
+                if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
             let reserve = match &grab.reserve {
-                Some(reserve) => self.amount(world, slot, reserve, &frame, "reserve")?,
-                None => 0.0,
+                Some(reserve) if grab.reserve_judged => self.amount(world, slot, reserve, &frame, "reserve")?,
+                _ => 0.0,
             };
             let state = &self.pools[pool as usize];
             if state.units(state.quanta(units.max(reserve))) > state.cap {

@@ -112,6 +112,17 @@ pub struct PoolState {
     pub holders: u64,
 }
 
+/// A waiter that asks a pool for more than its cap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverCap {
+    /// The pool that can't serve it.
+    pub pool: u32,
+    /// The pool in whose queue it waits.
+    pub queue: u32,
+    /// Units it asks for.
+    pub need: f64,
+}
+
 /// What a member of a stage does now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageState {
@@ -428,24 +439,28 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    /// The head of a pool's queue asks for more than the pool could ever give: its need.
-    pub fn over_cap<W: World>(&mut self, world: &mut W, pool: u32) -> Option<f64> {
-        let slot = self.head(world, pool)?;
+    /// Waiters no capacity can serve: of each pool the first head of a queue, in
+    /// declaration order, that asks for more than the pool's cap.
+    pub fn over_caps<W: World>(&mut self, world: &mut W) -> Vec<OverCap> {
         let code = self.code;
-        let pc = self.sessions[slot as usize].pc;
-        let crate::code::Op::Hold(hold) = &code.ops[pc as usize] else { return None };
-        let frame = Frame::session(slot);
-        for (at, grab) in hold.grabs.iter().enumerate() {
-            let member = self.sessions[slot as usize].members[at];
-            let units = self.eval(world, &grab.units, &frame);
-            let reserve = grab.reserve.as_ref().map_or(0.0, |r| self.eval(world, r, &frame));
-            let state = &self.pools[member as usize];
-            let need = state.units(state.quanta(units.max(reserve)));
-            if need > state.cap {
-                return Some(need);
+        let mut found: Vec<OverCap> = Vec::new();
+        for queue in 0..self.pools.len() as u32 {
+            let Some(slot) = self.head(world, queue) else { continue };
+            let pc = self.sessions[slot as usize].pc;
+            let crate::code::Op::Hold(hold) = &code.ops[pc as usize] else { continue };
+            let frame = Frame::session(slot);
+            for (at, grab) in hold.grabs.iter().enumerate() {
+                let pool = self.sessions[slot as usize].members[at];
+                let units = self.eval(world, &grab.units, &frame);
+                let reserve = grab.reserve.as_ref().map_or(0.0, |r| self.eval(world, r, &frame));
+                let state = &self.pools[pool as usize];
+                let need = state.units(state.quanta(units.max(reserve)));
+                if need > state.cap && !found.iter().any(|f| f.pool == pool) {
+                    found.push(OverCap { pool, queue, need });
+                }
             }
         }
-        None
+        found
     }
 
     // ---- bookkeeping

@@ -490,6 +490,7 @@ impl Kernel<'_> {
         };
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
+        // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
         self.idle_engines.remove(stage);
         self.touch_stage(stage);

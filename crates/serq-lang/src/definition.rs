@@ -111,8 +111,8 @@ impl<'a> Linker<'a> {
         for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);
-                self.error("not-assignable", name.span, format!("`{}` assigns its parameter `{word}`", name.text))
-                    .note(span, "assigned here")
+                self.error("not-assignable", name.span, format!("`{}` assigns or binds its parameter `{word}`", name.text))
+                    .note(span, "here")
                     .note(p.span, "a parameter is replaced by its argument")
                     .help("assign another name")
                     .done(self);

@@ -21,28 +21,100 @@ macro_rules! pages {
 
 // One line a code, sorted.
 pages! {
+    "aggregate-count",
+    "aggregate-name",
+    "argument-assigned",
+    "argument-draws",
+    "argument-live",
+    "bad-amount",
+    "bad-constant",
     "bad-number",
+    "bad-relation",
+    "bad-run",
+    "binding-escapes",
+    "binding-name",
+    "binding-reads-state",
+    "branch-guard",
     "byte-order-mark",
+    "cached-without-cache",
     "chained-comparison",
+    "cost-missing",
+    "declared-below",
+    "draw-not-allowed",
     "else-needs-block",
+    "entry-holds-outside",
+    "entry-parameters",
+    "entry-reads-outside",
     "file-too-large",
+    "flow-stage",
+    "from-other-queue",
+    "from-without-lease",
+    "held-twice",
+    "hidden-attribute",
+    "hidden-name",
+    "hold-above-cap",
+    "hold-queue-pool",
+    "horizon-missing",
     "incomplete-transfer",
+    "index-missing",
+    "index-not-needed",
+    "index-out-of-range",
+    "index-set-inside",
+    "latency-misplaced",
     "misplaced-clause",
+    "misplaced-statement",
     "missing-semicolon",
+    "no-block",
+    "no-stage",
+    "not-assignable",
+    "not-constant",
+    "not-verified",
     "not-yet",
+    "outside-entry",
+    "outside-hold",
+    "pairing",
+    "queue-order",
+    "recursion",
+    "repeated",
+    "request-misplaced",
+    "reserved-name",
+    "reuse-without-cache",
+    "role-entry",
+    "server-unused",
+    "several-stages",
+    "share",
+    "stale-header",
     "stray-semicolon",
+    "timeless-loop",
     "too-deep",
+    "too-large",
     "too-many-errors",
+    "transfer-nowhere",
+    "two-sessions",
     "unclosed-block",
     "unclosed-comment",
     "unclosed-parenthesis",
     "unclosed-string",
     "unexpected-character",
     "unexpected-token",
+    "unknown-distribution",
+    "unknown-entry",
+    "unknown-function",
     "unknown-item",
     "unknown-kind",
+    "unknown-name",
     "unknown-option",
+    "unknown-pool",
+    "unknown-queue",
+    "unknown-role",
+    "unknown-setting",
+    "unknown-stage",
     "unknown-statement",
+    "use",
+    "wrong-argument-count",
+    "wrong-kind",
+    "wrong-mode",
+    "wrong-moment",
 }
 
 #[cfg(test)]
@@ -52,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// The codes in `Diagnostic::error("…"` and `Diagnostic::warning("…"` of all sources.
+    /// The codes in `Diagnostic::error("…"`, `self.error("…"` and their like of all sources.
     fn codes_used() -> BTreeSet<String> {
         let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
         let mut codes = BTreeSet::new();
@@ -63,7 +135,7 @@ mod tests {
                     folders.push(path);
                 } else if path.extension().is_some_and(|ending| ending == "rs") {
                     let text = std::fs::read_to_string(&path).unwrap();
-                    for start in ["Diagnostic::error(", "Diagnostic::warning("] {
+                    for start in ["error(", "Diagnostic::warning(", "finding(certain, "] {
                         for piece in text.split(start).skip(1) {
                             let Some(rest) = piece.trim_start().strip_prefix('"') else {
                                 continue;

@@ -548,7 +548,7 @@ impl<'a> Linker<'a> {
             let hidden = self.names.attributes[attribute].hidden;
             let what = if hidden { "hidden from the scheduler" } else { "set outside the queue" };
             let e = self.entry_error(
-                if header { "entry-reads-outside" } else { "entry-reads-outside" },
+                "entry-reads-outside",
                 entry,
                 format!("`{queue_name}.{}` reads `{word}`, which is {what}", entry.verb.text),
             );
@@ -585,6 +585,7 @@ impl<'a> Linker<'a> {
                 Clause::Gauge if variable == ir::Context::Now => {
                     "a gauge is held constant between events; it reads pools and stages only".into()
                 }
+                Clause::Let | Clause::Constant(_) => "a constant is read once, before the program runs".into(),
                 _ => format!("`{word}` is read in {}", moment::where_it_exists(variable)),
             });
         Err(self.through(e, scope).done(self))

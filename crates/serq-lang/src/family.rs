@@ -31,7 +31,7 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Cap(e) => {
                     if let Ok(cap) = self.constant(e, "`cap`") {
                         if cap < 0.0 {
-                            self.error("bad-constant", e.span, format!("a `cap` of {cap} is negative")).help("`cap inf` has no limit").done(self);
+                            self.error("bad-constant", e.span, format!("a `cap` of {cap} is negative", cap = fold::show(cap))).help("`cap inf` has no limit").done(self);
                         }
                         self.names.pools[pool].cap = cap;
                     }
@@ -152,7 +152,7 @@ impl<'a> Linker<'a> {
         let served = size.unwrap_or(1);
         if served != 1 && served != own {
             return Err(self
-                .error("pairing", r.span, format!("{own} members of the pool can't pair up with {served} of `{name}`"))
+                .error("pairing", r.span, format!("a pool of {own} can't pair up with `{name}` of {served}"))
                 .note(span, "declared here")
                 .help("give both one size, or use a single stage for all members")
                 .done(self));
@@ -198,7 +198,7 @@ impl<'a> Linker<'a> {
             if size != 1 && size != own {
                 let (name, span) = (self.names.pools[pool].name.clone(), self.names.pools[pool].declared.name.span);
                 return Err(self
-                    .error("pairing", r.span, format!("{own} members can't spill into {size} of `{name}`"))
+                    .error("pairing", r.span, format!("a pool of {own} can't spill into `{name}` of {size}"))
                     .note(span, "declared here")
                     .help("give both one size, or name one member")
                     .done(self));
@@ -218,7 +218,7 @@ impl<'a> Linker<'a> {
             if size != 1 && size != own {
                 let (name, span) = (known.name.clone(), known.span);
                 return Err(self
-                    .error("pairing", r.span, format!("{own} members can't pair up with {size} of `{name}`"))
+                    .error("pairing", r.span, format!("a pool of {own} can't pair up with `{name}` of {size}"))
                     .note(span, "declared here")
                     .help("give both one size, or name one member")
                     .done(self));
@@ -251,7 +251,7 @@ impl<'a> Linker<'a> {
                         && !(value >= 0.0 && value.is_finite())
                     {
                         return Err(self
-                            .error("bad-constant", rate.span, format!("a rate of {value} is not a finite amount of work in a unit of time"))
+                            .error("bad-constant", rate.span, format!("a rate of {value} is not a finite amount of work in a unit of time", value = fold::show(value)))
                             .help("a positive number: work units in one unit of time")
                             .done(self));
                     }
@@ -270,7 +270,7 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(u32::MAX) {
             return Ok(value as u32);
         }
-        Err(self.error("bad-constant", e.span, format!("a `fifo` has a whole number of servers, at least 1, not {value}")).done(self))
+        Err(self.error("bad-constant", e.span, format!("a `fifo` has a whole number of servers, at least 1, not {value}", value = fold::show(value))).done(self))
     }
 
     fn step(&mut self, stage: usize, options: &'a [ast::StepOption], span: Span, scope: ScopeId) -> Result<ir::Step> {
@@ -364,7 +364,7 @@ impl<'a> Linker<'a> {
         if have != 1 && have != want {
             let (name, span) = (self.names.pools[pool].name.clone(), self.names.pools[pool].declared.name.span);
             return Err(self
-                .error("pairing", r.span, format!("{want} members of the stage can't pair up with {have} of `{name}`"))
+                .error("pairing", r.span, format!("a stage of {want} can't pair up with `{name}` of {have}"))
                 .note(span, "declared here")
                 .help("give both one size, or use a single pool for all members")
                 .done(self));

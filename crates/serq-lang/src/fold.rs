@@ -130,3 +130,9 @@ pub(crate) fn call(f: Function, a: f64, b: f64) -> f64 {
         Function::Ln => libm::log(a),
     }
 }
+
+/// A number in a message: short, whatever its size.
+pub(crate) fn show(value: f64) -> String {
+    let plain = format!("{value}");
+    if plain.len() <= 12 { plain } else { format!("{value:e}") }
+}

@@ -83,7 +83,7 @@ pub(crate) struct Linker<'a> {
     pub(crate) strict: bool,
     pub(crate) hidden_at: BTreeMap<&'a str, Span>,
     /// Names whose declaration was refused.
-    pub(crate) declined: BTreeSet<&'a str>,
+    pub(crate) declined: BTreeSet<String>,
     pub(crate) bad_definitions: BTreeSet<&'a str>,
     /// Readers whose relation was refused.
     pub(crate) unrelated: BTreeSet<usize>,
@@ -156,6 +156,12 @@ impl Places {
         Self { lines, texts, spans: BTreeMap::new() }
     }
 
+    /// The text of a span, if it is short enough to quote.
+    pub(crate) fn text(&self, span: Span) -> Option<&str> {
+        let text = self.texts[span.file as usize].get(span.start as usize..span.end as usize)?;
+        (text.len() <= 60 && !text.contains('\n')).then_some(text)
+    }
+
     /// The first `(` of a statement, where an own stage is not named.
     pub(crate) fn parenthesis(&self, span: Span) -> Span {
         let text = &self.texts[span.file as usize];
@@ -164,7 +170,7 @@ impl Places {
     }
 
     /// From a word that stands before a span to its end.
-    pub(crate) fn from_word(&self, word: &str, span: Span) -> Span {
+    pub(crate) fn back_to_word(&self, word: &str, span: Span) -> Span {
         let before = self.texts[span.file as usize].get(..span.start as usize);
         let found = before.and_then(|t| t.rfind(word));
         found.map_or(span, |at| Span { start: at as u32, ..span })
@@ -580,7 +586,14 @@ impl<'a> Linker<'a> {
             let (queue, size) = (stage.queue, stage.size_expr);
             self.names.stages[s].size = match (queue, size) {
                 (Some(q), _) => self.names.queues[q].size,
-                (None, Some(e)) => self.size_of(e),
+                (None, Some(e)) => {
+                    let size = self.size_of(e);
+                    if size.is_none() {
+                        let name = self.names.stages[s].name.clone();
+                        self.declined.insert(name);
+                    }
+                    size
+                }
                 (None, None) => None,
             };
         }
@@ -589,7 +602,7 @@ impl<'a> Linker<'a> {
     fn family_size(&mut self, e: &'a ast::Expr, name: &'a ast::Name) -> Option<u32> {
         let size = self.size_of(e);
         if size.is_none() {
-            self.declined.insert(&name.text);
+            self.declined.insert(name.text.clone());
         }
         size
     }
@@ -599,7 +612,7 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(MEMBERS_MAX) {
             return Some(value as u32);
         }
-        self.error("bad-constant", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}")).done(self);
+        self.error("bad-constant", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}", value = fold::show(value))).done(self);
         None
     }
 
@@ -870,7 +883,7 @@ impl<'a> Linker<'a> {
                         None => e,
                     };
                     e.help(format!("the roles: {}", words.join(", "))).done(self);
-                    self.declined.insert(&declared.name.text);
+                    self.declined.insert(declared.name.text.clone());
                 }
             }
         }

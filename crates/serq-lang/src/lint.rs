@@ -179,7 +179,7 @@ impl Amounts<'_, '_> {
         {
             let span = self.span(stmt, part);
             self.linker
-                .error("bad-amount", span, format!("`{verb}` of {value}: an amount is a number, and not negative"))
+                .error("bad-amount", span, format!("`{verb}` of {value}: an amount is a number, and not negative", value = fold::show(value)))
                 .done(self.linker);
         }
     }
@@ -214,19 +214,19 @@ impl Amounts<'_, '_> {
             Some(block) => (need / block).ceil() * block,
             None => need,
         };
-        if !(rounded > pool.cap) {
+        if rounded <= pool.cap || rounded.is_nan() {
             return;
         }
         let (name, cap, block, declared) = (pool.name.clone(), pool.cap, pool.block, pool.declared.name.span);
         let what = if reserve.is_some_and(|r| r >= units.unwrap_or(f64::NEG_INFINITY)) { "reserve" } else { "hold" };
         let in_blocks = match block {
-            Some(b) if rounded != need => format!(", {rounded} in blocks of {b}"),
+            Some(b) if rounded != need => format!(", {rounded} in blocks of {b}", rounded = fold::show(rounded)),
             _ => String::new(),
         };
         let span = self.span(stmt, Part::Reference(0));
         self.linker
-            .error("hold-above-cap", span, format!("`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}"))
-            .note(declared, format!("cap {cap}"))
+            .error("hold-above-cap", span, format!("`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}", need = fold::show(need), cap = fold::show(cap)))
+            .note(declared, format!("cap {cap}", cap = fold::show(cap)))
             .help("hold less, or raise the cap")
             .done(self.linker);
     }
@@ -457,12 +457,13 @@ impl Stale<'_, '_> {
             let name = self.linker.attribute_name(attribute);
             let span = self.linker.places.span(stmt.at, part);
             let note = self.linker.places.span(at, Part::Value);
+            let value = note.and_then(|at| self.linker.places.text(at)).unwrap_or("…").to_string();
             let certain = self.near.contains(&attribute);
             let e = self
                 .linker
                 .finding(certain, "stale-header", span, format!("the hold's {what} read `{name}`, set before the session queued"))
                 .label("by admission this may be another number")
-                .help(format!("read it at admission: `at admission ({name} = …)` with what the `set` reads"));
+                .help(format!("read it at admission: `at admission ({name} = {value})`"));
             let e = match note {
                 Some(note) => e.note(note, format!("reads `{read}` here, before the wait")),
                 None => e,

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use serq_ir::{self as ir};
 
 use crate::ast::{self, QueueItem};
+use crate::fold;
 use crate::link::{Leases, Linker, Part};
 use crate::moment::Clause;
 use crate::nearest;
@@ -70,7 +71,7 @@ impl<'a> Linker<'a> {
                     self.names.queues[at].stage = stage;
                     if let Some(x) = latency {
                         if !roles.contains(&Role::Link) {
-                            let whole = self.places.from_word("latency", x.span);
+                            let whole = self.places.back_to_word("latency", x.span);
                             self.error("latency-misplaced", whole, format!("queue `{}` has a `latency` and is no link", name.text))
                                 .help(format!("write `queue {} : link {{ … }}`, or remove it", name.text))
                                 .done(self);
@@ -137,7 +138,7 @@ impl<'a> Linker<'a> {
             self.entry_error("entry-parameters", entry, format!("`{name}.{verb}` has {parameters} parameters"))
                 .help(format!("the role's entry is {shape}"))
                 .done(self);
-            self.declined.insert(&self.names.queues[at].declared.name.text);
+            self.declined.insert(self.names.queues[at].declared.name.text.clone());
             return;
         }
         if let Some(from) = &entry.from
@@ -149,7 +150,7 @@ impl<'a> Linker<'a> {
                 .note(from.span, "only `decode` reads from a prefill")
                 .help(format!("write `{verb} (x) {{ … }}`"))
                 .done(self);
-            self.declined.insert(&start.name.text);
+            self.declined.insert(start.name.text.clone());
             return;
         }
         if let (Some(from), Some([parameter])) = (&entry.from, entry.parameters.as_deref())
@@ -196,13 +197,13 @@ impl<'a> Linker<'a> {
                     self.error("role-entry", span, format!("queue `{name}` plays `{}` and has no entry `{}`", role.word(), role.verb()))
                         .help(format!("write `{shape}` in it"))
                         .done(self);
-                    self.declined.insert(&declared.name.text);
+                    self.declined.insert(declared.name.text.clone());
                 }
                 Role::Decode if !plain && self.names.queues[at].entries.iter().any(|e| e.verb.text == "decode") => {
                     self.error("role-entry", span, format!("queue `{name}` has `decode (x) from …` and no `decode (x)`"))
                         .help("write a plain `decode (x) { … }` too")
                         .done(self);
-                    self.declined.insert(&declared.name.text);
+                    self.declined.insert(declared.name.text.clone());
                 }
                 _ => {}
             }
@@ -433,7 +434,7 @@ impl<'a> Linker<'a> {
             .map(|(p, expr)| (p.text.as_str(), Binding::Argument(Thunk { expr, scope })))
             .collect();
         if let (Some(name), Some(from)) = (&entry.from, from) {
-            match self.from_queue(queue, from, span, scope) {
+            match self.queue_read_from(queue, from, span, scope) {
                 Ok(source) => names.push((&name.text, Binding::From(source))),
                 Err(Reported) => bad = true,
             }
@@ -461,7 +462,7 @@ impl<'a> Linker<'a> {
     }
 
     /// The queue and member behind `from`, and the pool it leased.
-    fn from_queue(&mut self, reader: usize, from: &'a ast::Ref, span: Span, scope: ScopeId) -> Result<From<'a>> {
+    fn queue_read_from(&mut self, reader: usize, from: &'a ast::Ref, span: Span, scope: ScopeId) -> Result<From<'a>> {
         // An entry may pass its own source on.
         if from.index.is_none()
             && from.field.is_none()
@@ -632,7 +633,7 @@ impl<'a> Linker<'a> {
     fn latency(&mut self, x: &'a ast::Expr) -> Result<ir::Expr> {
         let value = self.constant(x, "a latency")?;
         if value < 0.0 {
-            return Err(self.error("bad-constant", x.span, format!("a latency of {value} is negative")).done(self));
+            return Err(self.error("bad-constant", x.span, format!("a latency of {value} is negative", value = fold::show(value))).done(self));
         }
         Ok(ir::Expr::Number(ir::json::Number(value)))
     }

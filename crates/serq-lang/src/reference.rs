@@ -239,7 +239,7 @@ impl<'a> Linker<'a> {
                 };
             }
             Some(Binding::Unknown) => return Ok(ir::PoolRef { pool: UNKNOWN, member: None }),
-            Some(Binding::From(from)) => return self.from_pool(r, from, at, doing),
+            Some(Binding::From(from)) => return self.pool_read_from(r, from, at, doing),
             Some(Binding::Variable(_)) => {
                 return Err(self.error("wrong-kind", r.span, format!("`{word}` is a number, not a pool")).done(self));
             }
@@ -379,7 +379,7 @@ impl<'a> Linker<'a> {
         })
     }
 
-    fn from_pool(&mut self, r: &'a ast::Ref, from: From<'a>, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
+    fn pool_read_from(&mut self, r: &'a ast::Ref, from: From<'a>, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
         if r.index.is_some() {
             return Err(self
                 .error("index-not-needed", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
@@ -407,6 +407,9 @@ impl<'a> Linker<'a> {
     /// A pool of the program by its bare name.
     fn pool_family(&mut self, r: &'a ast::Ref, scope: ScopeId, doing: Doing) -> Result<(usize, Option<u32>)> {
         let word = r.name.text.as_str();
+        if self.declined.contains(word) {
+            return Err(Reported);
+        }
         if let Some(&pool) = self.names.pool_of.get(word) {
             return Ok((pool, self.names.pools[pool].size));
         }
@@ -463,6 +466,7 @@ impl<'a> Linker<'a> {
             }
         }
         match self.names.queue_of.get(name.text.as_str()) {
+            Some(_) if self.declined.contains(name.text.as_str()) => Err(Reported),
             Some(&queue) => Ok((queue, index)),
             None if self.declined.contains(name.text.as_str()) || self.maybe_declared(&name.text) => Err(Reported),
             None => {
@@ -595,6 +599,9 @@ impl<'a> Linker<'a> {
             }
             _ => {}
         }
+        if self.declined.contains(word) {
+            return Err(Reported);
+        }
         let Some(&stage) = self.names.stage_of.get(word) else {
             return Err(self.unknown_stage(r, name, scope));
         };
@@ -722,7 +729,7 @@ impl<'a> Linker<'a> {
 
     fn no_member(&mut self, span: Span, index: Span, what: &str, name: &str, count: u32, value: f64) -> Reported {
         let range = if count == 1 { "0".to_string() } else { format!("0 to {}", count - 1) };
-        let e = self.error("index-out-of-range", span, format!("{what} `{name}` has no member {value}"));
+        let e = self.error("index-out-of-range", span, format!("{what} `{name}` has no member {value}", value = fold::show(value)));
         let e = if index.start > span.start && index.end <= span.end { e } else { e.note(index, "this index") };
         e.help(format!("its members: {range}")).done(self)
     }

@@ -280,7 +280,7 @@ impl<'a> Names<'a> {
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) list: Vec<Diagnostic>,
-    seen: BTreeSet<(&'static str, Option<(u32, u32, u32)>)>,
+    seen: BTreeSet<(&'static str, Span)>,
     pub(crate) errors: usize,
 }
 
@@ -297,8 +297,8 @@ impl Findings {
         if d.severity == crate::diagnostic::Severity::Error {
             self.errors += 1;
         }
-        let place = d.span.map(|s| (s.file, s.start, s.end));
-        if place.is_none() || self.seen.insert((d.code, place)) {
+        // Without a place nothing is said twice.
+        if d.span.is_none_or(|span| self.seen.insert((d.code, span))) {
             self.list.push(d);
         }
         Reported

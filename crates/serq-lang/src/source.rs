@@ -5,7 +5,7 @@
 //! `use` statement writes. A [`Span`] is a byte range of one of them.
 
 /// A byte range of one source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// Index into [`SourceMap::sources`].
     pub file: u32,

@@ -296,6 +296,7 @@ impl<'a> Linker<'a> {
         self.request.serving = serving;
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the clauses of one statement")]
     fn branch(
         &mut self,
         chance: bool,
@@ -315,9 +316,9 @@ impl<'a> Linker<'a> {
             && value != 0.0
             && value != 1.0
         {
-            let e = self.error("branch-guard", test.span, format!("a guard is 0 or 1, this is {value}"));
+            let e = self.error("branch-guard", test.span, format!("a guard is 0 or 1, this is {value}", value = fold::show(value)));
             let e = if value > 0.0 && value < 1.0 {
-                e.label("a probability").help(format!("to draw, write `branch with ({value})`"))
+                e.label("a probability").help(format!("to draw, write `branch with ({value})`", value = fold::show(value)))
             } else {
                 e.help("write a comparison, such as `branch (n > 0)`")
             };
@@ -377,7 +378,8 @@ impl<'a> Linker<'a> {
             if matches!(d.code, "draw-not-allowed" | "wrong-moment" | "hidden-attribute")
                 && let Some(at) = d.span.replace(hold.grabs[0].pool.span)
             {
-                d.notes.insert(0, (at, std::mem::take(&mut d.label)));
+                let label = std::mem::take(&mut d.label);
+                d.notes.insert(0, (at, if label.is_empty() { "read here".into() } else { label }));
             }
         }
         let (body_scope, mut body) = self.body_names(hold, header, scope);

@@ -180,7 +180,7 @@ impl<'a> Linker<'a> {
             ast::Arrive::Poisson(e) => {
                 let rate = self.constant(e, "the rate of `poisson`")?;
                 if !(rate > 0.0 && rate.is_finite()) {
-                    return Err(self.error("bad-constant", e.span, format!("a rate of {rate} is not positive and finite")).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a rate of {rate} is not positive and finite", rate = fold::show(rate))).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
                 }
                 ir::Arrive::Poisson(Number(rate))
             }
@@ -190,7 +190,7 @@ impl<'a> Linker<'a> {
                 if let Some(value) = fold::value(&gap)
                     && !(value > 0.0 && value.is_finite())
                 {
-                    return Err(self.error("bad-constant", e.span, format!("a gap of {value} is not positive and finite")).done(self));
+                    return Err(self.error("bad-constant", e.span, format!("a gap of {value} is not positive and finite", value = fold::show(value))).done(self));
                 }
                 ir::Arrive::Renewal(gap)
             }
@@ -204,7 +204,7 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= SESSIONS_MAX {
             return Ok(value as u32);
         }
-        Err(self.error("bad-constant", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}")).done(self))
+        Err(self.error("bad-constant", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}", value = fold::show(value))).done(self))
     }
 
     /// The run's settings; what the caller gives wins.
@@ -265,7 +265,7 @@ impl<'a> Linker<'a> {
         if warmup >= horizon {
             let at = place("warmup").or(place("horizon"));
             return Err(self
-                .error("bad-run", at, format!("the warm-up of {warmup} does not end before the horizon of {horizon}"))
+                .error("bad-run", at, format!("the warm-up of {warmup} does not end before the horizon of {horizon}", warmup = fold::show(warmup), horizon = fold::show(horizon)))
                 .help("a warm-up of a tenth of the horizon is usual")
                 .done(self));
         }
@@ -293,7 +293,7 @@ impl<'a> Linker<'a> {
         if fits(value) {
             return Ok(Some(value));
         }
-        Err(self.error("bad-run", span, format!("a `{word}` of {value} is not {range}")).done(self))
+        Err(self.error("bad-run", span, format!("a `{word}` of {value} is not {range}", value = fold::show(value))).done(self))
     }
 }
 

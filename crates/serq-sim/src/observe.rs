@@ -448,7 +448,7 @@ fn note_pools(report: &mut report::Report) {
         }
         if let Some(over) = &pool.over_cap {
             let text = format!(
-                "{} session(s) wait at {name} behind one that asks for {}, more than its cap",
+                "the head of {}'s queue asks for {} of {name}, more than its cap: nobody behind it is served",
                 over.queue, over.need
             );
             notes.push(report::Note { kind: NoteKind::OverCap, text });

@@ -203,7 +203,7 @@ impl From<&Report> for Figures {
                 ("spills", p.spills as f64),
                 ("rejected", p.rejected as f64),
                 ("stuck", p.stuck as f64),
-                ("over_cap", p.over_cap.as_ref().map_or(0.0, |waiter| waiter.queue as f64)),
+                ("over_cap", p.over_cap.as_ref().map_or(0.0, |waiter| waiter.need)),
                 ("left", p.left),
                 ("in_use_at_end", p.in_use_at_end),
             ];

@@ -216,8 +216,8 @@ pub struct Pool {
 /// A waiter no capacity can serve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverCap {
-    /// Sessions waiting.
-    pub queue: u64,
+    /// The pool in whose queue it waits, `kv` or `kv[3]`.
+    pub queue: String,
     /// Units its head asks for.
     #[serde(serialize_with = "figure")]
     pub need: f64,

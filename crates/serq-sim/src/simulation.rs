@@ -564,15 +564,16 @@ impl<'a> Simulation<'a> {
     }
 
     fn pool_rows(&mut self) -> Vec<report::Pool> {
+        let over_caps = self.kernel.over_caps(&mut self.driver);
         let mut rows = Vec::new();
         for id in 0..self.pool_family.len() {
             let family = self.pool_family[id];
             let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
             let pool = &self.program.pools[family as usize];
-            let over_cap = self.kernel.over_cap(&mut self.driver, id as u32).map(|need| report::OverCap {
-                queue: self.kernel.pool_state(id as u32).queue,
-                need,
-            });
+            let over_cap = over_caps
+                .iter()
+                .find(|over| over.pool == id as u32)
+                .map(|over| report::OverCap { queue: self.member_name(over.queue), need: over.need });
             rows.push(report::Pool {
                 name: pool.name.clone(),
                 index: pool.size.map(|_| (id - first) as u32),
@@ -582,6 +583,17 @@ impl<'a> Simulation<'a> {
             });
         }
         rows
+    }
+
+    /// A pool as the report writes it: `kv`, or `kv[3]` of a family.
+    fn member_name(&self, id: u32) -> String {
+        let family = self.pool_family[id as usize];
+        let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
+        let pool = &self.program.pools[family as usize];
+        match pool.size {
+            Some(_) => format!("{}[{}]", pool.name, id as usize - first),
+            None => pool.name.clone(),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a program did, in one shape for both sides, and where two answers part.
 
+use std::panic::catch_unwind;
+
 use serde_json::{Map, Value, json};
 use serq_lang::{Settings, compile, load};
 use serq_sim::{Options, Sample, simulate};
@@ -13,7 +15,7 @@ pub(super) enum Answer {
     Refused(String),
     /// Its run ends in an error.
     Stopped(String),
-    /// The reference broke.
+    /// The side itself broke.
     Panicked(String),
     /// The reference did not answer in time.
     Silent,
@@ -41,7 +43,16 @@ impl Answer {
 }
 
 /// Links and runs a program here. Negative work stops the run, as it does in 0.1.3.
+/// A failed assertion is an answer too, so that its program can be shrunk.
 pub(super) fn ours(text: &str) -> Answer {
+    catch_unwind(|| answer(text)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().cloned();
+        let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Answer::Panicked(said.unwrap_or_default())
+    })
+}
+
+fn answer(text: &str) -> Answer {
     let (mut sources, mut diagnostics) = load(None, text, &mut |_| Err("no files here".into()));
     let (program, more) = compile(&mut sources, &Settings::default());
     diagnostics.extend(more);
@@ -95,7 +106,11 @@ pub(super) fn compare(ours: &Answer, theirs: &Answer, differences: &mut Vec<Stri
         }
     }
     match (ours, theirs) {
-        (Answer::Ran(ours), Answer::Ran(theirs)) => values("", ours, theirs, differences),
+        (Answer::Ran(ours), Answer::Ran(theirs)) => {
+            for part in ["samples", "gauge_points", "report"] {
+                values(part, &ours[part], &theirs[part], differences);
+            }
+        }
         (Answer::Refused(_), Answer::Refused(_)) | (Answer::Stopped(_), Answer::Stopped(_)) => {}
         _ => differences.push(format!("ours {}; theirs {}", ours.summary(), theirs.summary())),
     }

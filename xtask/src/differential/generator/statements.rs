@@ -75,7 +75,7 @@ struct Free<'w> {
 pub(super) fn free(w: &mut Writer) {
     w.used("shape free");
     let pools = w.rng.between(1, 3) as usize;
-    let holders = w.rng.chance(40);
+    let holders = w.rng.chance(25);
     let mut free = Free {
         w,
         pools: Vec::with_capacity(pools),
@@ -648,6 +648,9 @@ impl Free<'_> {
         let mut chosen = None;
         for at in 0..count {
             let pool = (first + at) % self.pools.len();
+            if self.holders && self.open.iter().any(|o| o.pool == pool) {
+                return self.observe();
+            }
             let Pool { name, size, cap, block, .. } = self.pools[pool].clone();
             let reference = match size {
                 Some(n) if at == 0 && self.w.rng.chance(40) => {
@@ -742,7 +745,7 @@ impl Free<'_> {
             self.w.line("observe was = computed;");
         }
         let before = self.open.len();
-        let lease = self.w.rng.chance(25).then(|| self.w.one_of(&opened).reference);
+        let lease = (!self.holders && self.w.rng.chance(25)).then(|| self.w.one_of(&opened).reference);
         self.open.extend(opened);
         self.list(depth + 1);
         self.open.truncate(before);
