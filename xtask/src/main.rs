@@ -1,2 +1,71 @@
-//! Project chores.
-fn main() {}
+//! `cargo xtask CHORE`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::{bench, differential, layers, mutate, schema, seed, tables};
+
+/// The project's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Random programs, run here and by the reference release, compared number by number.
+    Differential(differential::Arguments),
+    /// Compares our seed program with the seed's own, bit for bit, and records the result.
+    Seed {
+        /// The folder with seeds/examples/pd-disaggregation/llmd_nixl_pull.sq.
+        folder: PathBuf,
+    },
+    /// Renames every name and rescales time and units of every case; nothing may change.
+    MutateCases,
+    /// The two tables of the seed's page, from our program, beside the page's figures.
+    Tables {
+        /// First and last seed.
+        #[arg(long, default_value = "1..20", value_parser = tables::seeds)]
+        seeds: (u64, u64),
+        /// How long a run is.
+        #[arg(long, default_value_t = 10_000.0)]
+        horizon: f64,
+        /// How much of it is not counted.
+        #[arg(long, default_value_t = 1_000.0)]
+        warmup: f64,
+        /// Writes the section into docs/validation.md.
+        #[arg(long)]
+        write: bool,
+    },
+    /// Compares the crates' dependencies with the drawing.
+    Layers,
+    /// Writes docs/ir.schema.json.
+    Schema,
+    /// CPU time of one run of a program.
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().chore {
+        Chore::Differential(arguments) => differential::differential(&arguments),
+        Chore::Seed { folder } => seed::compare_and_record(&folder),
+        Chore::MutateCases => mutate::cases(),
+        Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),
+        Chore::Layers => layers::check(),
+        Chore::Schema => schema::write(),
+        Chore::Bench(arguments) => bench::bench(&arguments),
+    };
+    match done {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}

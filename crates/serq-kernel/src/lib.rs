@@ -1,1 +1,27 @@
-//! placeholder
+//! Interprets a serq program one fact at a time: pools, stages, sessions, leases, flows.
+//!
+//! One machine, whatever drives it: the simulator tells it facts in virtual time, an
+//! engine those of real steps and transfers. See [`Kernel`] for the contract,
+//! [`World`] for the other side of it, [`Code`] for a program made ready.
+
+mod cache;
+mod code;
+mod expression;
+mod flow;
+mod hold;
+mod index_set;
+mod kernel;
+mod lease;
+mod pool;
+mod preemption;
+mod session;
+mod stage;
+mod step;
+mod world;
+
+pub use code::Code;
+pub use expression::power;
+pub use kernel::{Kernel, OverCap, PoolState, StageState};
+pub use pool::PoolCounts;
+pub use stage::Finish;
+pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};

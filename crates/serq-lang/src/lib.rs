@@ -20,7 +20,7 @@ pub mod lexer;
 mod link;
 mod lint;
 mod moment;
-pub(crate) mod nearest;
+pub mod nearest;
 pub mod parser;
 mod queue;
 mod reference;

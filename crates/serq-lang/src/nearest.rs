@@ -5,7 +5,7 @@
 ///
 /// An edit inserts, deletes or replaces one character, or swaps two neighbours
 /// (optimal string alignment). A change of case alone is no edit.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

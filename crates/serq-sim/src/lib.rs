@@ -1,1 +1,14 @@
-//! placeholder
+//! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
+
+mod draws;
+mod event;
+mod observe;
+pub mod replicate;
+pub mod report;
+mod samples;
+pub mod simulation;
+mod statistics;
+pub mod sweep;
+pub mod trace;
+
+pub use simulation::{Options, Outcome, RunError, Sample, simulate};

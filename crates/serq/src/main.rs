@@ -1,1 +1,64 @@
-fn main() {}
+//! The command line: reads files and flags, wires the other crates together, prints.
+//!
+//! ```text
+//!   flags ──▶ program file ──serq-lang──▶ ir::Program ──serq-sim──▶ Report ──▶ stdout
+//!     │            │                          │             │
+//!     └── usage    └── cannot be read         └── diagnostics └── run-time errors ──▶ stderr
+//!         status 2     status 1                   status 1        status 1
+//! ```
+//!
+//! A command that fails writes nothing to standard output. One that is interrupted
+//! ends with status 130; one whose reader went away ends quietly.
+
+mod command;
+mod dump;
+mod failure;
+mod flags;
+mod number;
+mod output;
+mod program_file;
+mod report;
+mod resume;
+mod seeds;
+mod table;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Simulate, check and explain prefill/decode-disaggregated LLM serving from one program.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Box<command::run::Run>),
+    Sweep(Box<command::sweep::Sweep>),
+    Check(Box<command::check::Check>),
+    Fmt(command::fmt::Fmt),
+    Ir(Box<command::ir::Ir>),
+    Explain(Box<command::explain::Explain>),
+    ExplainError(command::explain_error::ExplainError),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Run(command) => command.execute(),
+        Command::Sweep(command) => command.execute(),
+        Command::Check(command) => command.execute(),
+        Command::Fmt(command) => command.execute(),
+        Command::Ir(command) => command.execute(),
+        Command::Explain(command) => command.execute(),
+        Command::ExplainError(command) => command.execute(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(),
+    }
+}

@@ -1,0 +1,313 @@
+//! Cached prefixes: what a hold leaves behind, and what goes when room is needed.
+//!
+//! A pool's entries are on one list in order of release, so the least recently
+//! released is its head and eviction by `lru` takes from there in constant time. A
+//! session has at most one live entry a pool. An entry without an owner (the rest of
+//! a consumed one, or its session is over) can't be used but still occupies room.
+//!
+//! With `block`, eviction takes an entry's tail block by block, only as many as
+//! needed; without, whole entries.
+
+use crate::expression::{Frame, NOBODY};
+use crate::kernel::Kernel;
+use crate::pool::TOLERANCE;
+use crate::session::{Status, compare};
+use crate::world::{Purpose, Result, World};
+
+const NONE: u32 = u32::MAX;
+
+/// The ends of a pool's list of entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lru {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Lru {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) owner: u32,
+    pub(crate) quanta: f64,
+    /// When its hold gave it back.
+    released: f64,
+    previous: u32,
+    next: u32,
+    /// The owner's attributes at that release, where the pool's keys read any.
+    snapshot: Option<Box<[f64]>>,
+}
+
+/// All pools' entries.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    slab: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl Entries {
+    pub(crate) fn quanta(&self, entry: u32) -> f64 {
+        self.slab[entry as usize].quanta
+    }
+
+    fn insert(&mut self, entry: Entry) -> u32 {
+        if let Some(at) = self.free.pop() {
+            self.slab[at as usize] = entry;
+            at
+        } else {
+            self.slab.push(entry);
+            (self.slab.len() - 1) as u32
+        }
+    }
+
+    fn append(&mut self, lru: &mut Lru, at: u32) {
+        self.slab[at as usize].previous = lru.last;
+        self.slab[at as usize].next = NONE;
+        match lru.last {
+            NONE => lru.first = at,
+            last => self.slab[last as usize].next = at,
+        }
+        lru.last = at;
+    }
+
+    fn unlink(&mut self, lru: &mut Lru, at: u32) {
+        let Entry { previous, next, .. } = self.slab[at as usize];
+        match previous {
+            NONE => lru.first = next,
+            previous => self.slab[previous as usize].next = next,
+        }
+        match next {
+            NONE => lru.last = previous,
+            next => self.slab[next as usize].previous = previous,
+        }
+    }
+
+    /// Σ of a pool's entries, walked; for the invariant's check.
+    pub(crate) fn total(&self, lru: &Lru) -> f64 {
+        let mut sum = crate::pool::ExactSum::default();
+        let mut at = lru.first;
+        while at != NONE {
+            sum.add(self.slab[at as usize].quanta);
+            at = self.slab[at as usize].next;
+        }
+        sum.value()
+    }
+}
+
+impl Kernel<'_> {
+    /// Units of the session's own entry.
+    pub(crate) fn own_entry(&self, session: u32, pool: u32) -> Option<u32> {
+        if session == NOBODY {
+            return None;
+        }
+        self.sessions[session as usize].entries.iter().find(|(p, _)| *p == pool).map(|(_, entry)| *entry)
+    }
+
+    /// Consumes the session's own entry for a hold that caches: at most `reuse` units of
+    /// it, whole blocks. What is left of it loses its owner. Answers the quanta taken.
+    pub(crate) fn consume(&mut self, session: u32, pool: u32, reuse: Option<f64>) -> f64 {
+        let Some(entry) = self.own_entry(session, pool) else { return 0.0 };
+        let state = &self.pools[pool as usize];
+        let whole = self.entries.quanta(entry);
+        let mut take = if state.blocks { whole.floor() } else { whole };
+        if let Some(reuse) = reuse {
+            take = take.min(state.quanta_within(reuse.max(0.0)));
+        }
+        self.forget_entry(session, pool);
+        if take >= whole {
+            self.remove_entry(pool, entry);
+        } else if take > 0.0 {
+            self.entries.slab[entry as usize].quanta -= take;
+            self.pools[pool as usize].cached.subtract(take);
+            self.touch_pool(pool);
+        }
+        take
+    }
+
+    /// `drop P`.
+    pub(crate) fn drop_own_entry(&mut self, session: u32, pool: u32) {
+        if let Some(entry) = self.own_entry(session, pool) {
+            self.forget_entry(session, pool);
+            self.remove_entry(pool, entry);
+        }
+    }
+
+    /// Makes this many quanta the session's entry, in the place of an older one.
+    pub(crate) fn keep(&mut self, session: u32, pool: u32, quanta: f64) {
+        self.drop_own_entry(session, pool);
+        let snapshot =
+            self.code.pools[pool as usize].snapshots.then(|| self.attributes_of(session).to_vec().into_boxed_slice());
+        let entry = Entry { owner: session, quanta, released: self.now, previous: NONE, next: NONE, snapshot };
+        let at = self.entries.insert(entry);
+        let state = &mut self.pools[pool as usize];
+        self.entries.append(&mut state.lru, at);
+        state.cached.add(quanta);
+        self.sessions[session as usize].entries.push((pool, at));
+        self.touch_pool(pool);
+    }
+
+    /// The session is over: nobody can use its entries any more.
+    pub(crate) fn orphan_entries(&mut self, session: u32) {
+        let mut entries = std::mem::take(&mut self.sessions[session as usize].entries);
+        for (_, entry) in entries.drain(..) {
+            self.entries.slab[entry as usize].owner = NOBODY;
+        }
+        self.sessions[session as usize].entries = entries;
+    }
+
+    fn forget_entry(&mut self, session: u32, pool: u32) {
+        let entries = &mut self.sessions[session as usize].entries;
+        if let Some(at) = entries.iter().position(|(p, _)| *p == pool) {
+            let (_, entry) = entries.swap_remove(at);
+            self.entries.slab[entry as usize].owner = NOBODY;
+        }
+    }
+
+    fn remove_entry(&mut self, pool: u32, entry: u32) {
+        let state = &mut self.pools[pool as usize];
+        state.cached.subtract(self.entries.quanta(entry));
+        self.entries.unlink(&mut state.lru, entry);
+        self.entries.slab[entry as usize].snapshot = None;
+        self.entries.free.push(entry);
+        self.touch_pool(pool);
+    }
+
+    /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
+    pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
+        let code = &self.code.pools[pool as usize];
+        loop {
+            let state = &self.pools[pool as usize];
+            let over = state.units(state.used.value() + state.cached.value() + extra) - state.cap;
+            if over.is_nan() || over <= TOLERANCE || state.lru.first == NONE {
+                return Ok(());
+            }
+            let entry = match &code.evict {
+                None => state.lru.first,
+                Some(keys) => self.least_entry(world, pool, keys),
+            };
+            self.check_fault()?;
+            let whole = self.entries.quanta(entry);
+            let state = &self.pools[pool as usize];
+            let piece = if !state.blocks {
+                whole
+            } else if code.spill.is_some() || code.evict.is_some() {
+                // Keys and spills look at every block by itself.
+                1.0
+            } else {
+                ((over - TOLERANCE) / state.quantum).ceil().max(1.0)
+            }
+            .min(whole);
+            self.evict_piece(world, pool, entry, piece)?;
+        }
+    }
+
+    fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
+        let owner = self.entries.slab[entry as usize].owner;
+        let mut spilled = None;
+        if let Some(spill) = &self.code.pools[pool as usize].spill {
+            let size = self.pools[pool as usize].units(piece);
+            let when = self.eval_of_entry(world, pool, entry, size, &spill.when);
+            if when != 0.0 {
+                let work = self.eval_of_entry(world, pool, entry, size, &spill.work);
+                spilled = Some((spill, size, work));
+            }
+            self.check_fault()?;
+        }
+        let state = &mut self.pools[pool as usize];
+        state.counts.evicted_units += state.units(piece);
+        if piece >= self.entries.quanta(entry) {
+            state.counts.evicted_entries += 1;
+            if owner != NOBODY {
+                self.forget_entry(owner, pool);
+            }
+            self.remove_entry(pool, entry);
+        } else {
+            state.cached.subtract(piece);
+            self.entries.slab[entry as usize].quanta -= piece;
+            self.touch_pool(pool);
+        }
+        if let Some((spill, size, work)) = spilled {
+            self.pools[pool as usize].counts.spills += 1;
+            self.spill_into(world, owner, spill.pool, size)?;
+            self.add_spill_job(world, spill.stage, work)?;
+        }
+        Ok(())
+    }
+
+    /// An evicted piece arrives in the pool it spills to: room first, and a piece that
+    /// can't fit is lost.
+    fn spill_into<W: World>(&mut self, world: &mut W, owner: u32, pool: u32, units: f64) -> Result<()> {
+        let quanta = units / self.pools[pool as usize].quantum;
+        self.evict(world, pool, quanta)?;
+        let state = &self.pools[pool as usize];
+        if state.units(state.used.value() + state.cached.value() + quanta) > state.cap + TOLERANCE {
+            return Ok(());
+        }
+        if owner != NOBODY {
+            let own = self.own_entry(owner, pool).map_or(0.0, |entry| self.entries.quanta(entry));
+            self.keep(owner, pool, own + quanta);
+        } else {
+            let entry =
+                Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
+            let at = self.entries.insert(entry);
+            let state = &mut self.pools[pool as usize];
+            self.entries.append(&mut state.lru, at);
+            state.cached.add(quanta);
+            self.touch_pool(pool);
+        }
+        Ok(())
+    }
+
+    fn least_entry<W: World>(&mut self, world: &mut W, pool: u32, keys: &[crate::expression::Expr]) -> u32 {
+        let mut best = std::mem::take(&mut self.keys_best);
+        let mut tried = std::mem::take(&mut self.keys_tried);
+        let mut least = NONE;
+        // In order of release, so that a tie goes to the one released first.
+        let mut at = self.pools[pool as usize].lru.first;
+        while at != NONE {
+            tried.clear();
+            let size = self.pools[pool as usize].units(self.entries.quanta(at));
+            for key in keys {
+                let value = self.eval_of_entry(world, pool, at, size, key);
+                tried.push(value);
+            }
+            if least == NONE || compare(&tried, &best).is_lt() {
+                least = at;
+                std::mem::swap(&mut best, &mut tried);
+            }
+            at = self.entries.slab[at as usize].next;
+        }
+        self.keys_best = best;
+        self.keys_tried = tried;
+        least
+    }
+
+    fn eval_of_entry<W: World>(
+        &self,
+        world: &mut W,
+        pool: u32,
+        entry: u32,
+        size: f64,
+        expr: &crate::expression::Expr,
+    ) -> f64 {
+        use serq_ir::Context;
+        let entry = &self.entries.slab[entry as usize];
+        let mut variables = [0.0; 18];
+        variables[Context::Size as usize] = size;
+        variables[Context::Age as usize] = self.now - entry.released;
+        variables[Context::Last as usize] = entry.released;
+        let waits = entry.owner != NOBODY
+            && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
+        variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
+        let member = self.code.pools[pool as usize].member;
+        let mut frame = Frame::machine(Purpose::Pool, pool, member, &variables);
+        frame.session = entry.owner;
+        if entry.owner == NOBODY {
+            frame.snapshot = entry.snapshot.as_deref();
+        }
+        self.eval(world, expr, &frame)
+    }
+}

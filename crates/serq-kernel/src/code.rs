@@ -1,0 +1,531 @@
+//! A program made ready to run: members numbered, statements flat, references resolved.
+//!
+//! [`Code`] is built once and shared by every run of the program. Families become
+//! consecutive members; a reference with a constant index becomes a member's number;
+//! blocks become one list of operations with jumps, so that a session's position is
+//! one number.
+
+use std::cell::Cell;
+
+use serq_ir as ir;
+use serq_ir::{Context, Place};
+
+use crate::expression::{Expr, PoolRef, Reads, StageRef};
+
+/// A program as the kernel runs it.
+#[derive(Debug)]
+pub struct Code {
+    pub(crate) attributes: usize,
+    /// First member of each pool family, and how many.
+    pub(crate) pool_families: Vec<(u32, u32)>,
+    pub(crate) stage_families: Vec<(u32, u32)>,
+    /// One per member.
+    pub(crate) pools: Vec<PoolCode>,
+    pub(crate) stages: Vec<StageCode>,
+    pub(crate) share: Option<ir::SharePolicy>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) places: Vec<Place>,
+    /// Where sessions begin (an [`Op::Init`]).
+    pub(crate) start: u32,
+    pub(crate) init: Simple,
+    pub(crate) turn: Simple,
+    pub(crate) gauges: Vec<Expr>,
+    /// Which families each gauge reads.
+    pub(crate) gauge_reads: Vec<Reads>,
+    pub(crate) gap: Option<Expr>,
+    /// Some expression reads a stage's estimates.
+    pub(crate) estimates: bool,
+}
+
+/// `set`s and `observe`s that run in one go.
+pub(crate) type Simple = Vec<(Place, SimpleOp)>;
+
+#[derive(Debug)]
+pub(crate) enum SimpleOp {
+    Set(u32, Expr),
+    Observe(u32, Expr),
+}
+
+/// What a member of a pool is, from its family's declaration.
+#[derive(Debug)]
+pub(crate) struct PoolCode {
+    pub(crate) name: String,
+    pub(crate) family: u32,
+    /// Its number within the family.
+    pub(crate) member: u32,
+    pub(crate) cap: f64,
+    pub(crate) block: Option<f64>,
+    /// `None`: least recently released first.
+    pub(crate) evict: Option<Vec<Expr>>,
+    pub(crate) preempt: Preempt,
+    /// `None`: joining order.
+    pub(crate) order: Option<Vec<Expr>>,
+    pub(crate) via: Option<u32>,
+    pub(crate) spill: Option<SpillCode>,
+    /// Eviction keys or the spill read attributes, so entries keep a copy of them.
+    pub(crate) snapshots: bool,
+    /// The stages that count it as their memory.
+    pub(crate) memory_of: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Preempt {
+    None,
+    Lifo,
+    By(Vec<Expr>),
+}
+
+#[derive(Debug)]
+pub(crate) struct SpillCode {
+    pub(crate) pool: u32,
+    pub(crate) stage: u32,
+    pub(crate) work: Expr,
+    pub(crate) when: Expr,
+}
+
+/// What a member of a stage is.
+#[derive(Debug)]
+pub(crate) struct StageCode {
+    pub(crate) name: String,
+    pub(crate) family: u32,
+    pub(crate) member: u32,
+    pub(crate) kind: StageCodeKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum StageCodeKind {
+    Fifo { servers: u32 },
+    Ps { rate: Expr },
+    Shared { capacity: f64 },
+    Delay,
+    Step(Box<StepCode>),
+}
+
+#[derive(Debug)]
+pub(crate) struct StepCode {
+    pub(crate) budget: Expr,
+    pub(crate) chunk: Expr,
+    pub(crate) cost: Expr,
+    pub(crate) memory: Option<u32>,
+    pub(crate) exclusive_prefill: bool,
+    pub(crate) only: Option<Expr>,
+    pub(crate) by: Vec<Expr>,
+    /// Pools whose queues it serves, in declaration order.
+    pub(crate) via: Vec<u32>,
+    /// `budget` or `chunk` read figures of the residents.
+    pub(crate) budget_reads: bool,
+    /// `serve` reads figures of the residents beyond their own.
+    pub(crate) serve_reads: bool,
+    /// `cost` reads `kv_decode` or `kv_prefill`.
+    pub(crate) cost_reads_kv: bool,
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(crate) enum Op {
+    Init,
+    Set(u32, Expr),
+    Observe(u32, Expr),
+    Turn,
+    End,
+    Hold(Box<HoldCode>),
+    /// The scope end of the innermost hold.
+    Close,
+    Grow(PoolRef, Expr),
+    Load(PoolRef, Expr),
+    Drop(PoolRef),
+    Release(PoolRef),
+    Run(Box<RunCode>),
+    Branch { test: Expr, chance: bool, otherwise: u32 },
+    Jump(u32),
+    Choose { attribute: u32, count: Expr, keys: Vec<Expr> },
+}
+
+#[derive(Debug)]
+pub(crate) struct HoldCode {
+    pub(crate) grabs: Vec<GrabCode>,
+    pub(crate) reuse: Option<Expr>,
+    pub(crate) cache: Option<Expr>,
+    /// Which grab, and for how long.
+    pub(crate) lease: Option<(usize, Expr)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct GrabCode {
+    pub(crate) pool: PoolRef,
+    pub(crate) units: Expr,
+    pub(crate) reserve: Option<Expr>,
+    /// The units read attributes and constants only, so whether the pool can ever serve
+    /// them is known when the session joins.
+    pub(crate) units_judged: bool,
+    /// The same of the reserve, by itself.
+    pub(crate) reserve_judged: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct RunCode {
+    pub(crate) stages: Vec<StageRef>,
+    pub(crate) mode: Option<ir::Mode>,
+    pub(crate) work: Expr,
+    pub(crate) growing: Option<PoolRef>,
+}
+
+impl Code {
+    /// Makes a verified program ready to run.
+    pub fn new(program: &ir::Program) -> Self {
+        Builder::new(program).build()
+    }
+
+    /// Members of pools: name and number within the family, in declaration order.
+    pub fn pool_members(&self) -> impl Iterator<Item = (&str, u32, u32)> {
+        self.pools.iter().map(|p| (p.name.as_str(), p.family, p.member))
+    }
+
+    /// Members of stages: name, family and number within it, in declaration order.
+    pub fn stage_members(&self) -> impl Iterator<Item = (&str, u32, u32)> {
+        self.stages.iter().map(|s| (s.name.as_str(), s.family, s.member))
+    }
+
+    /// For each gauge, the pool families and stage families it reads.
+    pub fn gauge_reads(&self) -> impl Iterator<Item = (&[u32], &[u32])> {
+        self.gauge_reads.iter().map(|r| (r.pools.as_slice(), r.stages.as_slice()))
+    }
+}
+
+struct Builder<'a> {
+    program: &'a ir::Program,
+    pool_families: Vec<(u32, u32)>,
+    stage_families: Vec<(u32, u32)>,
+    ops: Vec<Op>,
+    places: Vec<Place>,
+    estimates: Cell<bool>,
+}
+
+fn families(sizes: impl Iterator<Item = Option<u32>>) -> Vec<(u32, u32)> {
+    let mut first = 0;
+    sizes
+        .map(|size| {
+            let size = size.unwrap_or(1);
+            first += size;
+            (first - size, size)
+        })
+        .collect()
+}
+
+impl<'a> Builder<'a> {
+    fn new(program: &'a ir::Program) -> Self {
+        Self {
+            program,
+            pool_families: families(program.pools.iter().map(|p| p.size)),
+            stage_families: families(program.stages.iter().map(|s| s.size)),
+            ops: Vec::new(),
+            places: Vec::new(),
+            estimates: Cell::new(false),
+        }
+    }
+
+    fn build(mut self) -> Code {
+        self.push(Place::default(), Op::Init);
+        self.block(&self.program.session);
+        self.push(Place::default(), Op::End);
+        let workload = &self.program.workload;
+        let init = self.simple(&workload.init);
+        let turn = self.simple(&workload.turn);
+        let gap = match &workload.arrive {
+            ir::Arrive::Renewal(gap) => Some(self.expr(gap)),
+            _ => None,
+        };
+        let pools = self.pools();
+        let stages = self.stages();
+        let gauges: Vec<Expr> = self.program.gauges.iter().map(|g| self.expr(&g.value)).collect();
+        let gauge_reads = self.program.gauges.iter().map(|g| Reads::of(&g.value)).collect();
+        Code {
+            attributes: self.program.attributes.len(),
+            pool_families: self.pool_families,
+            stage_families: self.stage_families,
+            pools,
+            stages,
+            share: self.program.share,
+            ops: self.ops,
+            places: self.places,
+            start: 0,
+            init,
+            turn,
+            gauges,
+            gauge_reads,
+            gap,
+            estimates: self.estimates.get(),
+        }
+    }
+
+    fn push(&mut self, at: Place, op: Op) -> usize {
+        self.ops.push(op);
+        self.places.push(at);
+        self.ops.len() - 1
+    }
+
+    fn here(&self) -> u32 {
+        self.ops.len() as u32
+    }
+
+    fn block(&mut self, block: &ir::Block) {
+        for stmt in block {
+            self.stmt(stmt);
+        }
+    }
+
+    fn stmt(&mut self, stmt: &ir::Stmt) {
+        let at = stmt.at;
+        let op = match &stmt.kind {
+            ir::StmtKind::Set { attribute, value } => Op::Set(*attribute, self.expr(value)),
+            ir::StmtKind::Observe { observe, value } => Op::Observe(*observe, self.expr(value)),
+            ir::StmtKind::Turn => Op::Turn,
+            ir::StmtKind::End => Op::End,
+            ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), self.expr(units)),
+            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), self.expr(units)),
+            ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
+            ir::StmtKind::Release { pool } => Op::Release(self.pool_ref(pool)),
+            ir::StmtKind::Run(run) => Op::Run(Box::new(RunCode {
+                stages: run.stages.iter().map(|s| self.stage_ref(s)).collect(),
+                mode: run.mode,
+                work: self.expr(&run.work),
+                growing: run.growing.as_ref().map(|p| self.pool_ref(p)),
+            })),
+            ir::StmtKind::Choose { attribute, count, keys } => {
+                Op::Choose { attribute: *attribute, count: self.expr(count), keys: self.exprs(keys) }
+            }
+            ir::StmtKind::Hold(hold) => {
+                let code = self.hold(hold);
+                self.push(at, Op::Hold(Box::new(code)));
+                self.block(&hold.body);
+                Op::Close
+            }
+            ir::StmtKind::Branch { test, chance, then, otherwise } => {
+                let test = self.expr(test);
+                let branch = self.push(at, Op::Branch { test, chance: *chance, otherwise: 0 });
+                self.block(then);
+                let over = (!otherwise.is_empty()).then(|| self.push(at, Op::Jump(0)));
+                let here = self.here();
+                if let Op::Branch { otherwise, .. } = &mut self.ops[branch] {
+                    *otherwise = here;
+                }
+                self.block(otherwise);
+                if let Some(over) = over {
+                    self.ops[over] = Op::Jump(self.here());
+                }
+                return;
+            }
+            ir::StmtKind::Loop { body } => {
+                let top = self.here();
+                self.block(body);
+                Op::Jump(top)
+            }
+        };
+        self.push(at, op);
+    }
+
+    fn hold(&self, hold: &ir::Hold) -> HoldCode {
+        let grabs = hold.grabs.iter().map(|grab| GrabCode {
+            pool: self.pool_ref(&grab.pool),
+            units: self.expr(&grab.units),
+            reserve: grab.reserve.as_ref().map(|r| self.expr(r)),
+            units_judged: !Reads::of(&grab.units).live,
+            reserve_judged: grab.reserve.as_ref().is_some_and(|r| !Reads::of(r).live),
+        });
+        HoldCode {
+            grabs: grabs.collect(),
+            reuse: hold.reuse.as_ref().map(|e| self.expr(e)),
+            cache: hold.cache.as_ref().map(|e| self.expr(e)),
+            lease: hold.lease.as_ref().map(|l| (l.grab as usize, self.expr(&l.time))),
+        }
+    }
+
+    fn simple(&self, block: &ir::Block) -> Simple {
+        block
+            .iter()
+            .filter_map(|stmt| match &stmt.kind {
+                ir::StmtKind::Set { attribute, value } => {
+                    Some((stmt.at, SimpleOp::Set(*attribute, self.expr(value))))
+                }
+                ir::StmtKind::Observe { observe, value } => {
+                    Some((stmt.at, SimpleOp::Observe(*observe, self.expr(value))))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn pools(&self) -> Vec<PoolCode> {
+        let mut pools = Vec::new();
+        for (family, pool) in self.program.pools.iter().enumerate() {
+            for member in 0..self.pool_families[family].1 {
+                let evict = match &pool.evict {
+                    ir::Evict::Lru => None,
+                    ir::Evict::By(keys) => Some(self.exprs(keys)),
+                };
+                let preempt = match &pool.preempt {
+                    ir::Preempt::None => Preempt::None,
+                    ir::Preempt::Lifo => Preempt::Lifo,
+                    ir::Preempt::By(keys) => Preempt::By(self.exprs(keys)),
+                };
+                let order = match &pool.order {
+                    ir::Order::Fifo => None,
+                    ir::Order::By(keys) => Some(self.exprs(keys)),
+                };
+                let spill = pool.spill.as_ref().map(|spill| SpillCode {
+                    pool: self.paired(&self.pool_families, spill.pool.pool, &spill.pool.member, member),
+                    stage: self.paired(&self.stage_families, spill.stage.stage, &spill.stage.member, member),
+                    work: self.expr(&spill.work),
+                    when: self.expr(&spill.when),
+                });
+                let mut reads = Reads::default();
+                if let ir::Evict::By(keys) = &pool.evict {
+                    keys.iter().for_each(|key| reads.add(key));
+                }
+                if let Some(spill) = &pool.spill {
+                    reads.add(&spill.work);
+                    reads.add(&spill.when);
+                }
+                let id = pools.len() as u32;
+                pools.push(PoolCode {
+                    name: pool.name.clone(),
+                    family: family as u32,
+                    member,
+                    cap: pool.cap.0,
+                    block: pool.block.map(|b| b.0),
+                    evict,
+                    preempt,
+                    order,
+                    via: pool.via.map(|via| self.pair(self.stage_families[via as usize], member)),
+                    spill,
+                    snapshots: reads.attributes,
+                    memory_of: self.memory_of(id),
+                });
+            }
+        }
+        pools
+    }
+
+    /// The member of a family that goes with `member`: the same number, or the only one.
+    fn pair(&self, (first, size): (u32, u32), member: u32) -> u32 {
+        if size == 1 { first } else { first + member.min(size - 1) }
+    }
+
+    fn paired(&self, families: &[(u32, u32)], family: u32, index: &Option<Box<ir::Expr>>, member: u32) -> u32 {
+        let family = families[family as usize];
+        match index.as_deref() {
+            Some(ir::Expr::Number(n)) => family.0 + n.0 as u32,
+            _ => self.pair(family, member),
+        }
+    }
+
+    fn memory_of(&self, pool: u32) -> Vec<u32> {
+        let mut stages = Vec::new();
+        for (family, stage) in self.program.stages.iter().enumerate() {
+            let ir::StageKind::Step(step) = &stage.kind else { continue };
+            let Some(memory) = step.memory else { continue };
+            let (first, size) = self.stage_families[family];
+            for member in 0..size {
+                if self.pair(self.pool_families[memory as usize], member) == pool {
+                    stages.push(first + member);
+                }
+            }
+        }
+        stages
+    }
+
+    fn stages(&self) -> Vec<StageCode> {
+        let mut stages = Vec::new();
+        for (family, stage) in self.program.stages.iter().enumerate() {
+            for member in 0..self.stage_families[family].1 {
+                let id = stages.len() as u32;
+                let kind = match &stage.kind {
+                    ir::StageKind::Fifo { servers } => StageCodeKind::Fifo { servers: *servers },
+                    ir::StageKind::Ps { rate: ir::Expr::Number(n) } if stage.shared => {
+                        StageCodeKind::Shared { capacity: n.0 }
+                    }
+                    ir::StageKind::Ps { rate } => StageCodeKind::Ps { rate: self.expr(rate) },
+                    ir::StageKind::Delay => StageCodeKind::Delay,
+                    ir::StageKind::Step(step) => StageCodeKind::Step(Box::new(self.step(step, id, member))),
+                };
+                stages.push(StageCode { name: stage.name.clone(), family: family as u32, member, kind });
+            }
+        }
+        stages
+    }
+
+    fn step(&self, step: &ir::Step, id: u32, member: u32) -> StepCode {
+        let mut via = Vec::new();
+        for (family, pool) in self.program.pools.iter().enumerate() {
+            let Some(stage) = pool.via else { continue };
+            let (first, size) = self.pool_families[family];
+            via.extend(
+                (0..size).filter(|&m| self.pair(self.stage_families[stage as usize], m) == id).map(|m| first + m),
+            );
+        }
+        let residents = [Context::Residents, Context::Decoders, Context::KvDecode, Context::KvPrefill];
+        let reads_any = |exprs: &[&ir::Expr], variables: &[Context]| {
+            let mut reads = Reads::default();
+            exprs.iter().for_each(|e| reads.add(e));
+            variables.iter().any(|v| reads.contexts.contains(v))
+        };
+        let mut serve: Vec<&ir::Expr> = step.serve.by.iter().collect();
+        serve.extend(&step.serve.only);
+        StepCode {
+            budget: self.expr(&step.budget),
+            chunk: self.expr(&step.chunk),
+            cost: self.expr(&step.cost),
+            memory: step.memory.map(|family| self.pair(self.pool_families[family as usize], member)),
+            exclusive_prefill: step.serve.exclusive_prefill,
+            only: step.serve.only.as_ref().map(|e| self.expr(e)),
+            by: self.exprs(&step.serve.by),
+            via,
+            budget_reads: reads_any(&[&step.budget, &step.chunk], &residents),
+            serve_reads: reads_any(&serve, &residents),
+            cost_reads_kv: reads_any(&[&step.cost], &residents[2..]),
+        }
+    }
+
+    fn pool_ref(&self, pool: &ir::PoolRef) -> PoolRef {
+        PoolRef::new(self.pool_families[pool.pool as usize], pool.member.as_deref(), |e| self.expr(e))
+    }
+
+    fn stage_ref(&self, stage: &ir::StageRef) -> StageRef {
+        StageRef::new(self.stage_families[stage.stage as usize], stage.member.as_deref(), |e| self.expr(e))
+    }
+
+    fn exprs(&self, exprs: &[ir::Expr]) -> Vec<Expr> {
+        exprs.iter().map(|e| self.expr(e)).collect()
+    }
+
+    fn expr(&self, expr: &ir::Expr) -> Expr {
+        let boxed = |e: &ir::Expr| Box::new(self.expr(e));
+        match expr {
+            ir::Expr::Number(n) => Expr::Number(n.0),
+            ir::Expr::Attribute(a) => Expr::Attribute(*a),
+            ir::Expr::Context(Context::Now) => Expr::Now,
+            ir::Expr::Context(c) => Expr::Context(*c),
+            ir::Expr::Variable(v) => Expr::Variable(*v),
+            ir::Expr::Unary(op, a) => Expr::Unary(*op, boxed(a)),
+            ir::Expr::Binary(op, a, b) => Expr::Binary(*op, Box::new((self.expr(a), self.expr(b)))),
+            ir::Expr::If(c, a, b) => Expr::If(Box::new((self.expr(c), self.expr(a), self.expr(b)))),
+            ir::Expr::Call(function, arguments) => Expr::Call(*function, self.exprs(arguments).into()),
+            ir::Expr::Pool(figure, pool) => Expr::Pool(*figure, self.pool_ref(pool)),
+            ir::Expr::Stage(figure, stage) => {
+                use ir::StageFigure::{EstLambda, EstRho, EstWait};
+                if matches!(figure, EstLambda | EstRho | EstWait) {
+                    self.estimates.set(true);
+                }
+                Expr::Stage(*figure, self.stage_ref(stage))
+            }
+            ir::Expr::Price(stage, h, d) => {
+                self.estimates.set(true);
+                Expr::Price(Box::new((self.stage_ref(stage), self.expr(h), self.expr(d))))
+            }
+            ir::Expr::Draw(law, arguments) => Expr::Draw(*law, self.exprs(arguments).into()),
+            ir::Expr::Aggregate { fold, count, body } => {
+                Expr::Aggregate { fold: *fold, count: *count, body: boxed(body) }
+            }
+        }
+    }
+}

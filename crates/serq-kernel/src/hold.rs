@@ -1,0 +1,533 @@
+//! Holds: joining a pool's queue, admission, the body's allocations, the scope's end.
+//!
+//! ```text
+//!   join ──▶ queued ──admitted──▶ open ──┬─ scope end ──▶ given back, a part may stay cached
+//!             ▲  (header read)    │      ├─ release P ──▶ that pool's share given back
+//!             └──── preempted ────┘      └─ lease P ────▶ a lease (lease.rs)
+//! ```
+//!
+//! A hold asks for units of several pools and gets all or none. Its header is read
+//! at every attempt. A session in a hold has a [`Share`] of each of its pools:
+//! allocation, consumed prefix, and *slack*, the allocated units past its computed
+//! position. Slack and a run's remaining work count down: subtracting whole tokens
+//! from a fraction is exact where adding them up is not, so n steps at once and n
+//! single steps give the same bits.
+//!
+//! # Invariants
+//!
+//! - Joining never admits on the spot; giving back does, before the giver's next statement.
+//! - Only a queue's head is tried.
+
+use serq_ir::BuiltIn;
+
+use crate::code::{HoldCode, Op};
+use crate::expression::{Expr, Frame};
+use crate::kernel::Kernel;
+use crate::pool::{Grower, TOLERANCE};
+use crate::session::{Status, compare};
+use crate::world::{Action, Result, World};
+
+/// A hold a session is inside of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenHold {
+    /// Its [`Op::Hold`].
+    pub(crate) pc: u32,
+    /// First of its shares.
+    pub(crate) shares: u32,
+    pub(crate) admission: u64,
+    /// A growing run of more than 0 tokens, or a load, moved a position.
+    pub(crate) moved: bool,
+}
+
+/// What an open hold has of one pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) pool: u32,
+    /// Allocated quanta.
+    pub(crate) quanta: f64,
+    /// Consumed prefix, in quanta.
+    pub(crate) taken: f64,
+    /// Allocated units minus the computed position; negative when more was consumed
+    /// than allocated.
+    pub(crate) slack: f64,
+    /// Given back before the scope's end.
+    pub(crate) released: bool,
+}
+
+/// A share that outlived its scope.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    pub(crate) hold: OpenHold,
+    pub(crate) share: Share,
+    pub(crate) timer: Option<u32>,
+}
+
+impl Kernel<'_> {
+    fn hold_code(&self, pc: u32) -> &'_ HoldCode {
+        match &self.code.ops[pc as usize] {
+            Op::Hold(hold) => hold,
+            _ => unreachable!("a hold's operation is a hold"),
+        }
+    }
+
+    /// The session reaches a hold: it joins the queue of the hold's first pool.
+    pub(crate) fn join<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let code = self.code;
+        let pc = self.sessions[slot as usize].pc;
+        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a hold's operation is a hold") };
+        let frame = Frame::session(slot);
+        let mut members = std::mem::take(&mut self.sessions[slot as usize].members);
+        members.clear();
+        for grab in &hold.grabs {
+            let pool = self.pool_member(world, &grab.pool, &frame);
+            if members.contains(&pool) {
+                let name = self.pool_name(pool);
+                self.sessions[slot as usize].members = members;
+                self.check_fault()?;
+                return Err(self.fault_at(format!("two indices of one hold name the same member, {name}"), slot));
+            }
+            members.push(pool);
+        }
+        let first = members[0];
+        self.sessions[slot as usize].members = members;
+        self.check_fault()?;
+        if let Some(pool) = self.judge(world, slot, hold)? {
+            return self.reject(world, slot, pool);
+        }
+        let now = self.now;
+        let session = &mut self.sessions[slot as usize];
+        session.status = Status::Queued(first);
+        session.joined = now;
+        session.resumes = None;
+        self.pools[first as usize].queue.push_back(slot);
+        self.queue_changed(first);
+        Ok(())
+    }
+
+    /// A preempted hold goes to the head of its first pool's queue.
+    pub(crate) fn rejoin<W: World>(&mut self, world: &mut W, slot: u32, position: f64) -> Result<()> {
+        let code = self.code;
+        let pc = self.sessions[slot as usize].pc;
+        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a hold's operation is a hold") };
+        // The header will read `computed`; so must the judgement.
+        self.set_attribute(slot, BuiltIn::Computed as u32, position);
+        if let Some(pool) = self.judge(world, slot, hold)? {
+            return self.reject(world, slot, pool);
+        }
+        let now = self.now;
+        let session = &mut self.sessions[slot as usize];
+        let first = session.members[0];
+        session.status = Status::Queued(first);
+        session.joined = now;
+        session.resumes = Some(position);
+        self.pools[first as usize].returning.push_front(slot);
+        self.queue_changed(first);
+        Ok(())
+    }
+
+    /// The first pool that can't ever serve the hold, as far as its units and its reserve,
+    /// each by itself, can be known now.
+    fn judge<W: World>(&self, world: &mut W, slot: u32, hold: &HoldCode) -> Result<Option<u32>> {
+        let frame = Frame::session(slot);
+        for (at, grab) in hold.grabs.iter().enumerate() {
+            let pool = self.sessions[slot as usize].members[at];
+            let units =
+                if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
+            let reserve = match &grab.reserve {
+                Some(reserve) if grab.reserve_judged => self.amount(world, slot, reserve, &frame, "reserve")?,
+                _ => 0.0,
+            };
+            let state = &self.pools[pool as usize];
+            if state.units(state.quanta(units.max(reserve))) > state.cap {
+                return Ok(Some(pool));
+            }
+        }
+        Ok(None)
+    }
+
+    fn reject<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
+        self.pools[pool as usize].counts.rejected += 1;
+        self.end_session(world, slot)
+    }
+
+    /// An amount of a hold, `grow` or `load`: finite and at least 0.
+    fn amount<W: World>(&self, world: &mut W, slot: u32, expr: &Expr, frame: &Frame<'_>, what: &str) -> Result<f64> {
+        let amount = self.eval(world, expr, frame);
+        self.check_amount(slot, amount, what)?;
+        Ok(amount)
+    }
+
+    fn check_amount(&self, slot: u32, amount: f64, what: &str) -> Result<()> {
+        self.check_fault()?;
+        if amount >= 0.0 && amount.is_finite() {
+            return Ok(());
+        }
+        Err(self.fault_at(format!("{what}: {amount}, a finite amount of at least 0 is meant"), slot))
+    }
+
+    /// The waiter to be tried next.
+    pub(crate) fn head<W: World>(&mut self, world: &mut W, pool: u32) -> Option<u32> {
+        let code = self.code;
+        let state = &self.pools[pool as usize];
+        if let Some(head) = state.returning.front() {
+            return Some(*head);
+        }
+        let Some(keys) = &code.pools[pool as usize].order else { return state.queue.front().copied() };
+        if state.queue.len() <= 1 {
+            return state.queue.front().copied();
+        }
+        let mut best = std::mem::take(&mut self.keys_best);
+        let mut tried = std::mem::take(&mut self.keys_tried);
+        let mut head = None;
+        for at in 0..self.pools[pool as usize].queue.len() {
+            let waiter = self.pools[pool as usize].queue[at];
+            let mut variables = [0.0; 18];
+            variables[serq_ir::Context::Waited as usize] = self.now - self.sessions[waiter as usize].joined;
+            let frame = Frame {
+                variables: &variables,
+                member: code.pools[pool as usize].member,
+                ..Frame::session(waiter)
+            };
+            tried.clear();
+            self.eval_keys(world, keys, &frame, &mut tried);
+            if head.is_none() || compare(&tried, &best).is_lt() {
+                head = Some(waiter);
+                std::mem::swap(&mut best, &mut tried);
+            }
+        }
+        self.keys_best = best;
+        self.keys_tried = tried;
+        head
+    }
+
+    /// Tries the queue's head. Answers whether it was admitted.
+    pub(crate) fn try_head<W: World>(&mut self, world: &mut W, pool: u32) -> Result<bool> {
+        let Some(slot) = self.head(world, pool) else { return Ok(false) };
+        self.check_fault()?;
+        let code = self.code;
+        let pc = self.sessions[slot as usize].pc;
+        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a queued session stands at a hold") };
+        // A header reads `computed` as it will be inside.
+        if let Some(position) = self.sessions[slot as usize].resumes {
+            self.set_attribute(slot, BuiltIn::Computed as u32, position);
+        }
+        let frame = Frame::session(slot);
+        let mut units = std::mem::take(&mut self.header_units);
+        units.clear();
+        let mut fits = true;
+        for (at, grab) in hold.grabs.iter().enumerate() {
+            let pool = self.sessions[slot as usize].members[at];
+            let wanted = self.amount(world, slot, &grab.units, &frame, "units")?;
+            let reserve = match &grab.reserve {
+                Some(reserve) => self.amount(world, slot, reserve, &frame, "reserve")?,
+                None => 0.0,
+            };
+            let state = &self.pools[pool as usize];
+            units.push(state.quanta(wanted));
+            fits &= state.fits(state.quanta(wanted.max(reserve)));
+        }
+        if fits {
+            let reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
+            self.check_fault()?;
+            self.admit(world, slot, pool, hold, &units, reuse)?;
+        }
+        self.header_units = units;
+        Ok(fits)
+    }
+
+    fn admit<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        queue: u32,
+        hold: &HoldCode,
+        units: &[f64],
+        reuse: Option<f64>,
+    ) -> Result<()> {
+        self.leave_queue(queue, slot);
+        self.admission_next += 1;
+        let admission = self.admission_next;
+        let first_share = self.sessions[slot as usize].shares.len() as u32;
+        let mut cached: f64 = 0.0;
+        for (at, &quanta) in units.iter().enumerate() {
+            let pool = self.sessions[slot as usize].members[at];
+            let taken = if hold.cache.is_some() { self.consume(slot, pool, reuse) } else { 0.0 };
+            let state = &mut self.pools[pool as usize];
+            cached = cached.max(state.units(taken));
+            let slack = state.units(quanta - taken);
+            state.used.add(quanta);
+            state.holders += 1;
+            state.counts.admissions += 1;
+            self.touch_pool(pool);
+            let share = Share { pool, quanta, taken, slack, released: false };
+            self.sessions[slot as usize].shares.push(share);
+            self.evict(world, pool, 0.0)?;
+        }
+        self.set_attribute(slot, BuiltIn::Cached as u32, cached);
+        let now = self.now;
+        let session = &mut self.sessions[slot as usize];
+        let wait = now - session.joined;
+        session.holds.push(OpenHold { pc: session.pc, shares: first_share, admission, moved: false });
+        session.admission = admission;
+        session.pc += 1;
+        session.resumes = None;
+        world.act(Action::Admitted { pool: queue, wait });
+        self.ready(slot)
+    }
+
+    pub(crate) fn leave_queue(&mut self, pool: u32, slot: u32) {
+        let state = &mut self.pools[pool as usize];
+        if state.returning.front() == Some(&slot) {
+            state.returning.pop_front();
+        } else if state.queue.front() == Some(&slot) {
+            state.queue.pop_front();
+        } else if let Some(at) = state.queue.iter().position(|&s| s == slot) {
+            state.queue.remove(at);
+        } else {
+            state.returning.retain(|&s| s != slot);
+        }
+        self.queue_changed(pool);
+    }
+
+    /// Keeps the sets of who is to be retried in step with a pool's queue and growers.
+    pub(crate) fn queue_changed(&mut self, pool: u32) {
+        let state = &self.pools[pool as usize];
+        let waits = state.waiting() > 0;
+        match self.code.pools[pool as usize].via {
+            None => {
+                if waits || !state.growers.is_empty() {
+                    self.retried.insert(pool);
+                } else {
+                    self.retried.remove(pool);
+                }
+            }
+            Some(stage) => {
+                if state.growers.is_empty() {
+                    self.retried.remove(pool);
+                } else {
+                    self.retried.insert(pool);
+                }
+                if waits {
+                    self.engine_has_work(stage);
+                }
+            }
+        }
+        self.touch_pool(pool);
+    }
+
+    /// The innermost share of a pool the session still has.
+    pub(crate) fn innermost_share(&self, slot: u32, pool: u32) -> Option<u32> {
+        let shares = &self.sessions[slot as usize].shares;
+        shares.iter().rposition(|s| s.pool == pool && !s.released).map(|at| at as u32)
+    }
+
+    pub(crate) fn hold_of_share(&self, slot: u32, share: u32) -> usize {
+        let holds = &self.sessions[slot as usize].holds;
+        holds.iter().rposition(|h| h.shares <= share).expect("a share belongs to an open hold")
+    }
+
+    /// `grow P (d)`. Answers whether the session goes on.
+    pub(crate) fn grow<W: World>(&mut self, world: &mut W, slot: u32, pool: u32, units: f64, pc: u32) -> Result<bool> {
+        self.check_amount(slot, units, "a growth")?;
+        let Some(share) = self.innermost_share(slot, pool) else { return Err(self.fault_no_share(slot, pool)) };
+        let amount = self.pools[pool as usize].quanta(units);
+        debug_assert_eq!(self.sessions[slot as usize].pc, pc + 1);
+        if self.make_room(world, slot, pool, amount)? {
+            // Preempting may have taken a share above; this one is where it was.
+            self.extend(world, slot, share, amount)?;
+            return Ok(true);
+        }
+        if self.sessions[slot as usize].status != Status::Running {
+            return Ok(false); // It was its own victim.
+        }
+        self.sessions[slot as usize].status = Status::Growing(pool);
+        self.pools[pool as usize].growers.push(Grower { session: slot, amount, job: None, share });
+        self.queue_changed(pool);
+        Ok(false)
+    }
+
+    /// Adds quanta to a share; the room is there or cached.
+    pub(crate) fn extend<W: World>(&mut self, world: &mut W, slot: u32, share: u32, amount: f64) -> Result<()> {
+        let share = &mut self.sessions[slot as usize].shares[share as usize];
+        let pool = share.pool;
+        let state = &mut self.pools[pool as usize];
+        share.quanta += amount;
+        share.slack += state.units(amount);
+        state.used.add(amount);
+        self.touch_pool(pool);
+        self.evict(world, pool, 0.0)
+    }
+
+    /// `load P (n)`.
+    pub(crate) fn load(&mut self, slot: u32, pool: u32, units: f64) -> Result<()> {
+        self.check_amount(slot, units, "a load")?;
+        let Some(share) = self.innermost_share(slot, pool) else { return Err(self.fault_no_share(slot, pool)) };
+        let hold = self.hold_of_share(slot, share);
+        let session = &mut self.sessions[slot as usize];
+        session.holds[hold].moved = true;
+        let share = &mut session.shares[share as usize];
+        share.slack -= units;
+        if share.slack < -TOLERANCE {
+            let over = -share.slack;
+            let name = self.pool_name(pool);
+            let message = format!("load of {units} into {name} passes the hold's allocation by {over}");
+            return Err(self.fault_at(message, slot));
+        }
+        Ok(())
+    }
+
+    /// `release P`.
+    pub(crate) fn release<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
+        let mut given = std::mem::take(&mut self.given_back);
+        given.clear();
+        if let Some(share) = self.innermost_share(slot, pool) {
+            let hold = self.hold_of_share(slot, share);
+            self.give_back_share(world, slot, hold, share, false, &mut given)?;
+        } else if let Some(lease) = self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool) {
+            self.end_lease(world, slot, lease, &mut given)?;
+        }
+        self.retry(world, &mut given)?;
+        self.given_back = given;
+        Ok(())
+    }
+
+    /// The scope's end.
+    pub(crate) fn close<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let mut given = std::mem::take(&mut self.given_back);
+        given.clear();
+        let pc = self.sessions[slot as usize].holds.last().expect("a scope's end has its hold").pc;
+        let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
+        self.give_back_innermost(world, slot, lease, &mut given)?;
+        self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
+        let session = &mut self.sessions[slot as usize];
+        if session.preempted_at.is_some_and(|(hold, _)| hold == pc) {
+            session.preempted_at = None;
+        }
+        self.retry(world, &mut given)?;
+        self.given_back = given;
+        Ok(())
+    }
+
+    /// Ends the innermost hold: its pools are given back but for the leased one.
+    pub(crate) fn give_back_innermost<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        lease: Option<usize>,
+        given: &mut Vec<u32>,
+    ) -> Result<()> {
+        let at = self.sessions[slot as usize].holds.len() - 1;
+        let hold = self.sessions[slot as usize].holds[at];
+        let shares = hold.shares..self.sessions[slot as usize].shares.len() as u32;
+        let leased = lease.map(|grab| hold.shares + grab as u32);
+        for share in shares {
+            if Some(share) != leased && !self.sessions[slot as usize].shares[share as usize].released {
+                self.give_back_share(world, slot, at, share, false, given)?;
+            }
+        }
+        if let Some(leased) = leased {
+            let share = self.sessions[slot as usize].shares[leased as usize];
+            if !share.released {
+                self.grant_lease(world, slot, hold, share)?;
+            }
+        }
+        let session = &mut self.sessions[slot as usize];
+        session.shares.truncate(hold.shares as usize);
+        session.holds.pop();
+        Ok(())
+    }
+
+    /// Gives one share back, keeping what the hold's `cache` clause says.
+    pub(crate) fn give_back_share<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        hold: usize,
+        share: u32,
+        preempted: bool,
+        given: &mut Vec<u32>,
+    ) -> Result<()> {
+        let open = self.sessions[slot as usize].holds[hold];
+        let held = self.sessions[slot as usize].shares[share as usize];
+        self.sessions[slot as usize].shares[share as usize].released = true;
+        self.give_back(world, slot, open, held, preempted, given)
+    }
+
+    /// Units up to which a share's content was computed.
+    pub(crate) fn computed_position(&self, hold: OpenHold, share: Share, preempted: bool) -> f64 {
+        let state = &self.pools[share.pool as usize];
+        if hold.moved {
+            state.units(share.quanta) - share.slack
+        } else if preempted {
+            state.units(share.taken)
+        } else {
+            state.units(share.quanta)
+        }
+    }
+
+    pub(crate) fn give_back<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        hold: OpenHold,
+        share: Share,
+        preempted: bool,
+        given: &mut Vec<u32>,
+    ) -> Result<()> {
+        let code = self.code;
+        let Op::Hold(hold_code) = &code.ops[hold.pc as usize] else { unreachable!("a hold's operation is a hold") };
+        let pool = share.pool;
+        let kept = match &hold_code.cache {
+            Some(cache) => {
+                let bound = self.eval(world, cache, &Frame::session(slot));
+                self.check_fault()?;
+                let position = self.computed_position(hold, share, preempted);
+                if bound > 0.0 { self.pools[pool as usize].quanta_within(bound.min(position)) } else { 0.0 }
+            }
+            None => 0.0,
+        };
+        let state = &mut self.pools[pool as usize];
+        state.used.subtract(share.quanta);
+        state.holders -= 1;
+        self.touch_pool(pool);
+        given.push(pool);
+        if kept > 0.0 {
+            self.keep(slot, pool, kept);
+            self.evict(world, pool, 0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Retries the pools something was given back to, in declaration order.
+    pub(crate) fn retry<W: World>(&mut self, world: &mut W, given: &mut Vec<u32>) -> Result<()> {
+        given.sort_unstable();
+        given.dedup();
+        for &pool in given.iter() {
+            self.retry_pool(world, pool)?;
+        }
+        Ok(())
+    }
+
+    /// Growers in stall order, then the queue unless a stage serves it.
+    pub(crate) fn retry_pool<W: World>(&mut self, world: &mut W, pool: u32) -> Result<()> {
+        let mut at = 0;
+        while at < self.pools[pool as usize].growers.len() {
+            let grower = self.pools[pool as usize].growers[at];
+            if !self.pools[pool as usize].fits(grower.amount) {
+                at += 1;
+                continue;
+            }
+            self.pools[pool as usize].growers.remove(at);
+            self.extend(world, grower.session, grower.share, grower.amount)?;
+            match grower.job {
+                Some(job) => self.jobs[job as usize].stalled = false,
+                None => self.ready(grower.session)?,
+            }
+            self.queue_changed(pool);
+        }
+        if self.code.pools[pool as usize].via.is_none() {
+            while self.pools[pool as usize].waiting() > 0 && self.try_head(world, pool)? {}
+        }
+        Ok(())
+    }
+}

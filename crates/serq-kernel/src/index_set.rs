@@ -1,0 +1,36 @@
+//! A set of small numbers, walked in order.
+//!
+//! The kernel keeps two: pools that have somebody to retry, and idle engines that
+//! have work. Both are asked at every event, so membership is a bit and the next
+//! member at or above a number is a scan over words.
+
+/// A set of numbers below a fixed bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IndexSet {
+    words: Vec<u64>,
+}
+
+impl IndexSet {
+    pub(crate) fn new(bound: usize) -> Self {
+        Self { words: vec![0; bound.div_ceil(64)] }
+    }
+
+    pub(crate) fn insert(&mut self, index: u32) {
+        self.words[index as usize / 64] |= 1 << (index % 64);
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.words[index as usize / 64] &= !(1 << (index % 64));
+    }
+
+    /// The least member that is at least `from`.
+    pub(crate) fn next_from(&self, from: u32) -> Option<u32> {
+        let mut at = from as usize / 64;
+        let mut word = *self.words.get(at)? & (!0 << (from % 64));
+        while word == 0 {
+            at += 1;
+            word = *self.words.get(at)?;
+        }
+        Some(at as u32 * 64 + word.trailing_zeros())
+    }
+}

@@ -1,0 +1,576 @@
+//! The kernel: told facts, it answers with actions.
+//!
+//! ```text
+//!              facts (each with its time)                        actions
+//!   driver ───────────────────────────────▶  kernel  ───────────────────────────▶  driver
+//!     arrive · end_step · end_work · wake             StartStep StartWork WakeAt Observed …
+//! ```
+//!
+//! A fact is applied and *settled*: ready sessions run, in the order they became
+//! ready, until all have blocked; then every pool somebody waits for retries its
+//! growers and its queue, in declaration order; again until nobody is ready. Engines
+//! are planned when the driver knows that the instant has no further fact
+//! ([`Kernel::plan_steps`]).
+//!
+//! The kernel has no clock, no I/O and no randomness: time comes with every fact,
+//! draws from the [`World`]. The same facts and draws give the same actions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use serq_ir::Place;
+
+use crate::cache::Entries;
+use crate::code::{Code, StageCodeKind};
+use crate::expression::{Draws, Frame, NO_VARIABLES, NOBODY};
+use crate::flow::Filling;
+use crate::index_set::IndexSet;
+use crate::pool::{ExactSum, Pool, PoolCounts};
+use crate::session::{Session, Status};
+use crate::stage::{Job, Stage};
+use crate::step::Planning;
+use crate::world::{Arrival, Fault, Purpose, Result, World};
+
+/// A program being served.
+#[derive(Debug)]
+pub struct Kernel<'p> {
+    pub(crate) code: &'p Code,
+    pub(crate) now: f64,
+    pub(crate) strict: bool,
+
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) free_slots: Vec<u32>,
+    /// Of all sessions, by slot.
+    pub(crate) attributes: Vec<f64>,
+    pub(crate) ready_list: VecDeque<u32>,
+    pub(crate) serial_next: u64,
+    pub(crate) admission_next: u64,
+    pub(crate) live: u64,
+    pub(crate) instant_arrivals: u32,
+    instant: f64,
+    pub(crate) clamped: u64,
+    pub(crate) preemptions_total: u64,
+    facts: u64,
+
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) entries: Entries,
+    /// Pools with growers, or with waiters no stage serves.
+    pub(crate) retried: IndexSet,
+
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) free_jobs: Vec<u32>,
+    pub(crate) job_next: u64,
+    /// `ps` stages whose population changed.
+    pub(crate) rates_changed: IndexSet,
+    /// Idle step stages with residents or waiters.
+    pub(crate) idle_engines: IndexSet,
+    pub(crate) planning: Option<Planning>,
+
+    /// In start order.
+    pub(crate) flows: Vec<u32>,
+    pub(crate) flows_since: f64,
+    pub(crate) flows_changed: bool,
+
+    /// The session each running lease timer belongs to.
+    pub(crate) timers: Vec<Option<u32>>,
+    pub(crate) timers_free: Vec<u32>,
+
+    pub(crate) turn_draws: Cell<u64>,
+    pool_draws: Vec<Cell<u64>>,
+    stage_draws: Vec<Cell<u64>>,
+    gap_draws: Cell<u64>,
+    pub(crate) simple_place: Option<Place>,
+    /// The first bad index met while evaluating.
+    fault: RefCell<Option<String>>,
+
+    touched_pools: Vec<u32>,
+    touched_stages: Vec<u32>,
+
+    // Buffers kept between calls, so that a fact allocates nothing once warm.
+    pub(crate) keys_best: Vec<f64>,
+    pub(crate) keys_tried: Vec<f64>,
+    pub(crate) header_units: Vec<f64>,
+    pub(crate) given_back: Vec<u32>,
+    pub(crate) preempted_back: Vec<u32>,
+    pub(crate) candidates: Vec<(u64, u32)>,
+    pub(crate) serve_order: Vec<u32>,
+    pub(crate) run_stages: Vec<u32>,
+    pub(crate) filling: Vec<Filling>,
+}
+
+/// What a member of a pool holds now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolState {
+    /// Allocated units.
+    pub used: f64,
+    /// Cached units.
+    pub cached: f64,
+    /// Sessions waiting in its queue.
+    pub queue: u64,
+    /// Holds and leases.
+    pub holders: u64,
+}
+
+/// A waiter that asks a pool for more than its cap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverCap {
+    /// The pool that can't serve it.
+    pub pool: u32,
+    /// The pool in whose queue it waits.
+    pub queue: u32,
+    /// Units it asks for.
+    pub need: f64,
+}
+
+/// What a member of a stage does now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageState {
+    /// Jobs waiting or served.
+    pub number: u64,
+    /// Of a shared stage, Σ rates over capacity.
+    pub load: f64,
+    /// Tokens of the running iteration (0 when idle).
+    pub tokens: f64,
+    /// Its prefill tokens.
+    pub prefilled: f64,
+    /// Its decode jobs.
+    pub decoders: u32,
+}
+
+impl<'p> Kernel<'p> {
+    /// A kernel at time 0 with nobody in it. `strict` makes negative work a fault.
+    pub fn new(code: &'p Code, strict: bool) -> Self {
+        let pools = code.pools.len();
+        let stages = code.stages.len();
+        Self {
+            code,
+            now: 0.0,
+            strict,
+            sessions: Vec::new(),
+            free_slots: Vec::new(),
+            attributes: Vec::new(),
+            ready_list: VecDeque::new(),
+            serial_next: 0,
+            admission_next: 0,
+            live: 0,
+            instant_arrivals: 0,
+            instant: f64::NAN,
+            clamped: 0,
+            preemptions_total: 0,
+            facts: 0,
+            pools: code.pools.iter().map(Pool::new).collect(),
+            entries: Entries::default(),
+            retried: IndexSet::new(pools),
+            stages: code.stages.iter().map(|_| Stage::default()).collect(),
+            jobs: Vec::new(),
+            free_jobs: Vec::new(),
+            job_next: 0,
+            rates_changed: IndexSet::new(stages),
+            idle_engines: IndexSet::new(stages),
+            planning: None,
+            flows: Vec::new(),
+            flows_since: 0.0,
+            flows_changed: false,
+            timers: Vec::new(),
+            timers_free: Vec::new(),
+            turn_draws: Cell::new(0),
+            pool_draws: vec![Cell::new(0); pools],
+            stage_draws: vec![Cell::new(0); stages],
+            gap_draws: Cell::new(0),
+            simple_place: None,
+            fault: RefCell::new(None),
+            touched_pools: Vec::new(),
+            touched_stages: Vec::new(),
+            keys_best: Vec::new(),
+            keys_tried: Vec::new(),
+            header_units: Vec::new(),
+            given_back: Vec::new(),
+            preempted_back: Vec::new(),
+            candidates: Vec::new(),
+            serve_order: Vec::new(),
+            run_stages: Vec::new(),
+            filling: Vec::new(),
+        }
+    }
+
+    fn at(&mut self, now: f64) {
+        debug_assert!(now >= self.now, "time does not go back");
+        if self.instant != now {
+            self.instant = now;
+            self.instant_arrivals = 0;
+        }
+        self.now = now;
+    }
+
+    /// Fact: sessions arrive, in this order.
+    ///
+    /// # Errors
+    ///
+    /// Like all facts: a fault of the program. The kernel is of no further use then.
+    pub fn tell_arrived<W: World>(
+        &mut self,
+        world: &mut W,
+        now: f64,
+        arrivals: impl IntoIterator<Item = Arrival>,
+    ) -> Result<()> {
+        self.at(now);
+        for arrival in arrivals {
+            self.arrive(arrival)?;
+        }
+        self.settle(world)?;
+        self.after_fact()
+    }
+
+    /// Fact: the running iteration of a step stage ended.
+    ///
+    /// # Errors
+    ///
+    /// A fault of the program.
+    pub fn tell_step_ended<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<()> {
+        self.at(now);
+        self.end_step(world, stage)?;
+        self.settle(world)?;
+        self.after_fact()
+    }
+
+    /// Fact: a job's work (`fifo`, `delay`, `ps`, a flow) is done.
+    ///
+    /// # Errors
+    ///
+    /// A fault of the program.
+    pub fn tell_work_ended<W: World>(&mut self, world: &mut W, now: f64, job: u32) -> Result<()> {
+        self.at(now);
+        self.end_work(world, job)?;
+        self.settle(world)?;
+        self.after_fact()
+    }
+
+    /// Fact: a lease's time is over.
+    ///
+    /// # Errors
+    ///
+    /// A fault of the program.
+    pub fn tell_woken<W: World>(&mut self, world: &mut W, now: f64, timer: u32) -> Result<()> {
+        self.at(now);
+        self.wake(world, timer)?;
+        self.settle(world)?;
+        self.after_fact()
+    }
+
+    pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
+        loop {
+            self.run_ready(world)?;
+            let mut from = 0;
+            while let Some(pool) = self.retried.next_from(from) {
+                from = pool + 1;
+                self.retry_pool(world, pool)?;
+            }
+            if self.ready_list.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asserts the invariants in debug and test builds: after each of the first facts,
+    /// then after every 64th.
+    pub(crate) fn after_fact(&mut self) -> Result<()> {
+        if cfg!(debug_assertions) {
+            self.facts += 1;
+            if self.facts < 20_000 || self.facts.is_multiple_of(64) {
+                self.check();
+            }
+        }
+        Ok(())
+    }
+
+    /// The gap to the next arrival of a `renewal` law.
+    ///
+    /// # Errors
+    ///
+    /// A gap that is not positive and finite.
+    pub fn gap<W: World>(&self, world: &mut W) -> Result<f64> {
+        let gap = self.code.gap.as_ref().expect("the arrival law is renewal");
+        let gap = self.eval(world, gap, &Frame::machine(Purpose::Arrivals, 0, 0, NO_VARIABLES));
+        if gap > 0.0 && gap.is_finite() {
+            Ok(gap)
+        } else {
+            Err(self.fault(format!("a gap between arrivals is {gap}; positive and finite is meant"), None, None))
+        }
+    }
+
+    /// A gauge's value now.
+    pub fn gauge<W: World>(&self, world: &mut W, gauge: usize) -> f64 {
+        let frame = Frame { session: NOBODY, draws: Draws::Machine(Purpose::Stage, 0), ..Frame::session(NOBODY) };
+        self.eval(world, &self.code.gauges[gauge], &frame)
+    }
+
+    pub(crate) fn machine_draws(&self, purpose: Purpose, id: u32) -> &Cell<u64> {
+        match purpose {
+            Purpose::Pool => &self.pool_draws[id as usize],
+            Purpose::Stage => &self.stage_draws[id as usize],
+            _ => &self.gap_draws,
+        }
+    }
+
+    // ---- what drivers read
+
+    /// Sessions that arrived so far.
+    pub fn arrivals(&self) -> u64 {
+        self.serial_next
+    }
+
+    /// Members of pools.
+    pub fn pools(&self) -> u32 {
+        self.pools.len() as u32
+    }
+
+    /// Members of stages.
+    pub fn stages(&self) -> u32 {
+        self.stages.len() as u32
+    }
+
+    /// Sessions alive.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Runs whose negative work was taken as 0.
+    pub fn clamped(&self) -> u64 {
+        self.clamped
+    }
+
+    /// Calls `visit` for the pools whose state may have changed since the last call.
+    pub fn drain_touched_pools(&mut self, mut visit: impl FnMut(u32, PoolState)) {
+        let mut touched = std::mem::take(&mut self.touched_pools);
+        for pool in touched.drain(..) {
+            self.pools[pool as usize].touched = false;
+            visit(pool, self.pool_state(pool));
+        }
+        self.touched_pools = touched;
+    }
+
+    /// Calls `visit` for the stages whose state may have changed since the last call.
+    pub fn drain_touched_stages(&mut self, mut visit: impl FnMut(u32, StageState)) {
+        let mut touched = std::mem::take(&mut self.touched_stages);
+        for stage in touched.drain(..) {
+            self.stages[stage as usize].touched = false;
+            visit(stage, self.stage_state(stage));
+        }
+        self.touched_stages = touched;
+    }
+
+    /// A pool's state now.
+    pub fn pool_state(&self, pool: u32) -> PoolState {
+        let state = &self.pools[pool as usize];
+        PoolState {
+            used: state.used_units(),
+            cached: state.cached_units(),
+            queue: state.waiting() as u64,
+            holders: u64::from(state.holders),
+        }
+    }
+
+    /// A pool's whole-run counters.
+    pub fn pool_counts(&self, pool: u32) -> PoolCounts {
+        self.pools[pool as usize].counts
+    }
+
+    /// A stage's state now.
+    pub fn stage_state(&self, stage: u32) -> StageState {
+        let state = &self.stages[stage as usize];
+        let engine = &state.engine;
+        let running = engine.running;
+        StageState {
+            number: state.number() as u64,
+            load: state.load,
+            tokens: if running { engine.tokens } else { 0.0 },
+            prefilled: if running { engine.prefilled } else { 0.0 },
+            decoders: if running { engine.decoders } else { 0 },
+        }
+    }
+
+    /// Iterations a step stage has started.
+    pub fn iterations(&self, stage: u32) -> u64 {
+        self.stages[stage as usize].engine.iterations
+    }
+
+    /// The step stage is idle with waiting work and its last attempt scheduled nothing.
+    pub fn idle_with_work(&self, stage: u32) -> bool {
+        self.stages[stage as usize].engine.idle_with_work
+    }
+
+    /// The running iteration of a step stage: (session's serial, tokens) in serve order.
+    pub fn planned(&self, stage: u32) -> impl Iterator<Item = (u64, f64)> {
+        self.stages[stage as usize].engine.plan.iter().map(|&job| {
+            let job = &self.jobs[job as usize];
+            (self.sessions[job.session as usize].serial, job.planned)
+        })
+    }
+
+    /// The kind of a stage member: `fifo`, `ps`, `shared`, `delay`, `step`.
+    pub fn stage_kind(&self, stage: u32) -> &'static str {
+        match self.code.stages[stage as usize].kind {
+            StageCodeKind::Fifo { .. } => "fifo",
+            StageCodeKind::Ps { .. } => "ps",
+            StageCodeKind::Shared { .. } => "shared",
+            StageCodeKind::Delay => "delay",
+            StageCodeKind::Step(_) => "step",
+        }
+    }
+
+    /// Units allocated to nobody alive: the pool's account less all holds and leases. 0.
+    pub fn left(&self, pool: u32) -> f64 {
+        let mut held = ExactSum::default();
+        self.shares_of(pool, |quanta| held.add(quanta));
+        held.subtract(self.pools[pool as usize].used.value());
+        // 0 − x rather than −x: no negative zero in a report.
+        0.0 - self.pools[pool as usize].units(held.value())
+    }
+
+    fn shares_of(&self, pool: u32, mut visit: impl FnMut(f64)) {
+        for session in &self.sessions {
+            for share in session.shares.iter().filter(|s| s.pool == pool && !s.released) {
+                visit(share.quanta);
+            }
+            for lease in session.leases.iter().filter(|l| l.share.pool == pool) {
+                visit(lease.share.quanta);
+            }
+        }
+    }
+
+    /// Waiters no capacity can serve: of each pool the first head of a queue, in
+    /// declaration order, that asks for more than the pool's cap.
+    pub fn over_caps<W: World>(&mut self, world: &mut W) -> Vec<OverCap> {
+        let code = self.code;
+        let mut found: Vec<OverCap> = Vec::new();
+        for queue in 0..self.pools.len() as u32 {
+            let Some(slot) = self.head(world, queue) else { continue };
+            let pc = self.sessions[slot as usize].pc;
+            let crate::code::Op::Hold(hold) = &code.ops[pc as usize] else { continue };
+            let frame = Frame::session(slot);
+            for (at, grab) in hold.grabs.iter().enumerate() {
+                let pool = self.sessions[slot as usize].members[at];
+                let units = self.eval(world, &grab.units, &frame);
+                let reserve = grab.reserve.as_ref().map_or(0.0, |r| self.eval(world, r, &frame));
+                let state = &self.pools[pool as usize];
+                let need = state.units(state.quanta(units.max(reserve)));
+                if need > state.cap && !found.iter().any(|f| f.pool == pool) {
+                    found.push(OverCap { pool, queue, need });
+                }
+            }
+        }
+        found
+    }
+
+    // ---- bookkeeping
+
+    pub(crate) fn touch_pool(&mut self, pool: u32) {
+        let state = &mut self.pools[pool as usize];
+        if !state.touched {
+            state.touched = true;
+            self.touched_pools.push(pool);
+        }
+    }
+
+    pub(crate) fn touch_stage(&mut self, stage: u32) {
+        let state = &mut self.stages[stage as usize];
+        if !state.touched {
+            state.touched = true;
+            self.touched_stages.push(stage);
+        }
+    }
+
+    pub(crate) fn pool_name(&self, pool: u32) -> String {
+        let code = &self.code.pools[pool as usize];
+        member_name(&code.name, code.member, self.code.pool_families[code.family as usize].1)
+    }
+
+    pub(crate) fn stage_name(&self, stage: u32) -> String {
+        let code = &self.code.stages[stage as usize];
+        member_name(&code.name, code.member, self.code.stage_families[code.family as usize].1)
+    }
+
+    pub(crate) fn fault(&self, message: String, at: Option<Place>, session: Option<u64>) -> Box<Fault> {
+        Box::new(Fault { message, at, session, time: self.now })
+    }
+
+    /// A fault of the statement a session is at.
+    pub(crate) fn fault_at(&self, message: String, slot: u32) -> Box<Fault> {
+        let session = &self.sessions[slot as usize];
+        let place = self.simple_place.unwrap_or_else(|| {
+            self.code.places.get(session.pc as usize).copied().unwrap_or_default()
+        });
+        self.fault(message, (place.line > 0).then_some(place), Some(session.serial))
+    }
+
+    pub(crate) fn fault_no_share(&self, slot: u32, pool: u32) -> Box<Fault> {
+        let message = format!("nothing of {} is held here any more", self.pool_name(pool));
+        self.fault_at(message, slot)
+    }
+
+    pub(crate) fn fault_of_index(&self, family: &str, index: f64, size: u32) {
+        let mut fault = self.fault.borrow_mut();
+        if fault.is_none() {
+            *fault = Some(format!("index {index} of {family}: its members are 0 to {}", size - 1));
+        }
+    }
+
+    /// A bad index met in an expression stops the run here.
+    #[inline]
+    pub(crate) fn check_fault(&self) -> Result<()> {
+        if self.fault.borrow().is_none() {
+            return Ok(());
+        }
+        let message = self.fault.borrow().clone().expect("there is a fault");
+        match self.sessions.iter().position(|s| s.status == Status::Running) {
+            Some(slot) => Err(self.fault_at(message, slot as u32)),
+            None => Err(self.fault(message, None, None)),
+        }
+    }
+
+    /// Asserts what always holds between facts. Walks everything: for debug and test builds.
+    ///
+    /// # Panics
+    ///
+    /// When an invariant of a pool, a session or a stage does not hold: a bug of the kernel.
+    pub fn check(&self) {
+        for (id, pool) in self.pools.iter().enumerate() {
+            let name = self.pool_name(id as u32);
+            let (used, cached) = (pool.used_units(), pool.cached_units());
+            assert!(used + cached <= pool.cap + 1e-6, "{name}: {used} allocated and {cached} cached exceed the cap");
+            let mut holders = 0;
+            self.shares_of(id as u32, |_| holders += 1);
+            assert_eq!(pool.holders, holders, "{name}: holders = holds + leases");
+            let left = self.left(id as u32);
+            assert!(left.abs() <= 1e-9 * used.max(1.0), "{name}: {left} units are owned by nobody");
+            let entries = self.entries.total(&pool.lru);
+            let off = (entries - pool.cached.value()).abs();
+            assert!(off <= 1e-9 * entries.max(1.0), "{name}: its cache entries sum to what is cached");
+        }
+        for (slot, session) in self.sessions.iter().enumerate() {
+            let slot = slot as u32;
+            let there = match session.status {
+                Status::Over => session.holds.is_empty() && session.leases.is_empty(),
+                Status::Running => false,
+                Status::Ready => self.ready_list.contains(&slot),
+                Status::Queued(pool) => {
+                    let pool = &self.pools[pool as usize];
+                    pool.queue.contains(&slot) || pool.returning.contains(&slot)
+                }
+                Status::Growing(pool) => self.pools[pool as usize].growers.iter().any(|g| g.session == slot),
+                Status::Serving(job) => self.jobs[job as usize].alive && self.jobs[job as usize].session == slot,
+            };
+            assert!(there, "session {} is where its status says: {:?}", session.serial, session.status);
+        }
+        for stage in &self.stages {
+            let order = |id: &u32| (self.jobs[*id as usize].admission, self.jobs[*id as usize].order);
+            assert!(stage.engine.residents.is_sorted_by_key(order), "residents stand in admission order");
+        }
+    }
+}
+
+fn member_name(name: &str, member: u32, size: u32) -> String {
+    if size > 1 { format!("{name}[{member}]") } else { name.to_owned() }
+}
+

@@ -1,0 +1,150 @@
+//! One pool: who has how much of it, who waits.
+//!
+//! Amounts are counted in *quanta*: blocks where the pool has blocks, else units. A
+//! count of blocks is a whole number and exact; exact units are kept in a pair of
+//! doubles ([`ExactSum`]), so giving back what was taken leaves 0 and not 1e-16, on
+//! which `choose` would break its ties.
+//!
+//! # Invariants
+//!
+//! - allocated = Σ open holds' shares + Σ leases, and `holders` counts them.
+//! - cached = Σ cache entries.
+//! - allocated + cached ≤ cap (within 1e-9), after every fact.
+//!
+//! [`crate::Kernel::check`] asserts them; debug and test builds call it after every fact.
+
+use std::collections::VecDeque;
+
+use crate::cache::Lru;
+use crate::code::PoolCode;
+
+/// Absolute tolerance of every comparison of amounts.
+pub(crate) const TOLERANCE: f64 = 1e-9;
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) cap: f64,
+    /// Units a quantum is.
+    pub(crate) quantum: f64,
+    pub(crate) blocks: bool,
+    pub(crate) used: ExactSum,
+    pub(crate) holders: u32,
+    pub(crate) cached: ExactSum,
+    pub(crate) lru: Lru,
+    /// Preempted holds' sessions, the first to be served in front.
+    pub(crate) returning: VecDeque<u32>,
+    /// The other waiters, in joining order.
+    pub(crate) queue: VecDeque<u32>,
+    /// Growths without room, in stall order.
+    pub(crate) growers: Vec<Grower>,
+    pub(crate) touched: bool,
+    pub(crate) counts: PoolCounts,
+}
+
+/// A growth that waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grower {
+    pub(crate) session: u32,
+    /// Quanta.
+    pub(crate) amount: f64,
+    /// The job of a resident that gets no token meanwhile; else a `grow` statement.
+    pub(crate) job: Option<u32>,
+    /// Into the session's shares.
+    pub(crate) share: u32,
+}
+
+/// Whole-run counters of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolCounts {
+    /// Holds admitted.
+    pub admissions: u64,
+    /// Cache entries fully evicted.
+    pub evicted_entries: u64,
+    /// Units evicted.
+    pub evicted_units: f64,
+    /// Holds preempted.
+    pub preemptions: u64,
+    /// Pieces spilled.
+    pub spills: u64,
+    /// Sessions ended because no capacity could serve them.
+    pub rejected: u64,
+    /// Sessions preempted without having got further.
+    pub stuck: u64,
+}
+
+impl Pool {
+    pub(crate) fn new(code: &PoolCode) -> Self {
+        Self {
+            cap: code.cap,
+            quantum: code.block.unwrap_or(1.0),
+            blocks: code.block.is_some(),
+            used: ExactSum::default(),
+            holders: 0,
+            cached: ExactSum::default(),
+            lru: Lru::default(),
+            returning: VecDeque::new(),
+            queue: VecDeque::new(),
+            growers: Vec::new(),
+            touched: false,
+            counts: PoolCounts::default(),
+        }
+    }
+
+    /// The least number of quanta that hold `units`.
+    pub(crate) fn quanta(&self, units: f64) -> f64 {
+        if self.blocks { (units / self.quantum).ceil() } else { units }
+    }
+
+    /// The most quanta that `units` fill.
+    pub(crate) fn quanta_within(&self, units: f64) -> f64 {
+        if self.blocks { (units / self.quantum).floor() } else { units }
+    }
+
+    pub(crate) fn units(&self, quanta: f64) -> f64 {
+        quanta * self.quantum
+    }
+
+    pub(crate) fn used_units(&self) -> f64 {
+        self.units(self.used.value())
+    }
+
+    pub(crate) fn cached_units(&self) -> f64 {
+        self.units(self.cached.value())
+    }
+
+    /// Whether this many further quanta fit; cached ones make room.
+    pub(crate) fn fits(&self, quanta: f64) -> bool {
+        self.units(self.used.value() + quanta) <= self.cap + TOLERANCE
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.returning.len() + self.queue.len()
+    }
+}
+
+/// A sum of doubles that takes back exactly what it was given, to 2⁻¹⁰⁶ of its size.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ExactSum {
+    high: f64,
+    low: f64,
+}
+
+impl ExactSum {
+    pub(crate) fn add(&mut self, x: f64) {
+        // Knuth's two-sum, twice.
+        let sum = self.high + x;
+        let back = sum - self.high;
+        let error = (self.high - (sum - back)) + (x - back);
+        let low = self.low + error;
+        self.high = sum + low;
+        self.low = low - (self.high - sum);
+    }
+
+    pub(crate) fn subtract(&mut self, x: f64) {
+        self.add(-x);
+    }
+
+    pub(crate) fn value(self) -> f64 {
+        self.high
+    }
+}

@@ -1,0 +1,199 @@
+//! Growth that does not fit, and who makes room for it.
+//!
+//! A growth fits when the allocated units and it are within the cap; cached entries
+//! are evicted. Otherwise `preempt none` makes the grower wait, and `lifo` and `by`
+//! preempt: of the pool's open holds (never a lease), those of residents of the
+//! stages that have the pool as their memory, else any; `lifo` takes the one admitted
+//! last. Again until it fits, there is nobody, or the grower itself was taken.
+//!
+//! The victim loses its job, the holds inside its hold on this pool, and that hold,
+//! which goes to the head of its queue and runs again from its header. Its computed
+//! position is remembered.
+//!
+//! # Invariants
+//!
+//! - Preempting retries no queue: who waits sees the room at the next settle or plan.
+//! - A lease is no victim.
+
+use crate::code::Preempt;
+use crate::expression::Frame;
+use crate::kernel::Kernel;
+use crate::session::{Status, compare};
+use crate::world::{Result, World};
+
+impl Kernel<'_> {
+    /// Makes room for a growth. Answers whether it fits now; if not, the grower waits or
+    /// is gone, preempted itself.
+    pub(crate) fn make_room<W: World>(&mut self, world: &mut W, grower: u32, pool: u32, amount: f64) -> Result<bool> {
+        let code = self.code;
+        loop {
+            if self.pools[pool as usize].fits(amount) {
+                return Ok(true);
+            }
+            if matches!(code.pools[pool as usize].preempt, Preempt::None) {
+                return Ok(false);
+            }
+            let Some(victim) = self.victim(world, pool)? else { return Ok(false) };
+            self.preempt(world, victim, pool)?;
+            if victim == grower {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Who goes: a session with an open hold on the pool.
+    fn victim<W: World>(&mut self, world: &mut W, pool: u32) -> Result<Option<u32>> {
+        let code = self.code;
+        let pool_code = &code.pools[pool as usize];
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        if pool_code.memory_of.is_empty() {
+            for slot in 0..self.sessions.len() as u32 {
+                if let Some(share) = self.innermost_share(slot, pool) {
+                    let hold = self.hold_of_share(slot, share);
+                    candidates.push((self.sessions[slot as usize].holds[hold].admission, slot));
+                }
+            }
+        } else {
+            for &stage in &pool_code.memory_of {
+                for &job in &self.stages[stage as usize].engine.residents {
+                    let slot = self.jobs[job as usize].session;
+                    if self.innermost_share(slot, pool).is_some() {
+                        candidates.push((self.sessions[slot as usize].admission, slot));
+                    }
+                }
+            }
+        }
+        let victim = match &pool_code.preempt {
+            Preempt::By(keys) => {
+                let mut best = std::mem::take(&mut self.keys_best);
+                let mut tried = std::mem::take(&mut self.keys_tried);
+                let mut victim = None;
+                candidates.sort_unstable_by_key(|(admission, _)| std::cmp::Reverse(*admission));
+                for &(admission, slot) in &candidates {
+                    self.preemption_keys(world, pool, admission, slot, keys, &mut tried);
+                    if victim.is_none() || compare(&tried, &best).is_lt() {
+                        victim = Some(slot);
+                        std::mem::swap(&mut best, &mut tried);
+                    }
+                }
+                self.keys_best = best;
+                self.keys_tried = tried;
+                victim
+            }
+            _ => candidates.iter().max().map(|(_, slot)| *slot),
+        };
+        self.candidates = candidates;
+        self.check_fault()?;
+        Ok(victim)
+    }
+
+    fn preemption_keys<W: World>(
+        &self,
+        world: &mut W,
+        pool: u32,
+        admission: u64,
+        slot: u32,
+        keys: &[crate::expression::Expr],
+        out: &mut Vec<f64>,
+    ) {
+        use serq_ir::{Context, Mode};
+        let share = self.innermost_share(slot, pool).expect("a candidate has a share of the pool");
+        let hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
+        let share = self.sessions[slot as usize].shares[share as usize];
+        let decoding = match self.sessions[slot as usize].status {
+            Status::Serving(job) => self.jobs[job as usize].mode == Some(Mode::Decode),
+            _ => false,
+        };
+        let mut variables = [0.0; 18];
+        variables[Context::Admission as usize] = admission as f64;
+        variables[Context::Position as usize] = self.computed_position(hold, share, true);
+        variables[Context::Decoding as usize] = if decoding { 1.0 } else { 0.0 };
+        let frame = Frame {
+            variables: &variables,
+            member: self.code.pools[pool as usize].member,
+            ..Frame::session(slot)
+        };
+        out.clear();
+        self.eval_keys(world, keys, &frame, out);
+    }
+
+    /// Takes a session's innermost hold on the pool away.
+    fn preempt<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
+        let share = self.innermost_share(slot, pool).expect("a victim has a share of the pool");
+        let at = self.hold_of_share(slot, share);
+        self.detach(world, slot);
+        // Nobody is retried: the room is the grower's.
+        let mut given = std::mem::take(&mut self.preempted_back);
+        given.clear();
+        while self.sessions[slot as usize].holds.len() > at + 1 {
+            self.abort_innermost(world, slot, &mut given)?;
+        }
+        let hold = self.sessions[slot as usize].holds[at];
+        let position = self.computed_position(hold, self.sessions[slot as usize].shares[share as usize], true);
+        let first = hold.shares as usize;
+        let session = &mut self.sessions[slot as usize];
+        session.members.clear();
+        for share in &session.shares[first..] {
+            session.members.push(share.pool);
+        }
+        session.pc = hold.pc;
+        self.abort_innermost(world, slot, &mut given)?;
+        self.preempted_back = given;
+        let session = &mut self.sessions[slot as usize];
+        let counts = &mut self.pools[pool as usize].counts;
+        self.preemptions_total += 1;
+        counts.preemptions += 1;
+        let before = session.preempted_at.replace((hold.pc, position));
+        if before.is_some_and(|(pc, before)| pc == hold.pc && position <= before) && !session.stuck {
+            session.stuck = true;
+            counts.stuck += 1;
+        }
+        self.rejoin(world, slot, position)
+    }
+
+    /// Ends the innermost hold of a victim.
+    fn abort_innermost<W: World>(&mut self, world: &mut W, slot: u32, given: &mut Vec<u32>) -> Result<()> {
+        let at = self.sessions[slot as usize].holds.len() - 1;
+        let hold = self.sessions[slot as usize].holds[at];
+        for share in hold.shares..self.sessions[slot as usize].shares.len() as u32 {
+            if !self.sessions[slot as usize].shares[share as usize].released {
+                self.give_back_share(world, slot, at, share, true, given)?;
+            }
+        }
+        let session = &mut self.sessions[slot as usize];
+        session.shares.truncate(hold.shares as usize);
+        session.holds.pop();
+        Ok(())
+    }
+
+    /// Takes a session out of wherever it waits or is served.
+    fn detach<W: World>(&mut self, world: &mut W, slot: u32) {
+        match self.sessions[slot as usize].status {
+            Status::Serving(job) => {
+                let stalled = self.jobs[job as usize].stalled;
+                self.stop_job(world, job);
+                if stalled {
+                    self.drop_growers(slot);
+                }
+            }
+            Status::Queued(pool) => self.leave_queue(pool, slot),
+            Status::Growing(_) => self.drop_growers(slot),
+            Status::Ready => self.ready_list.retain(|&s| s != slot),
+            Status::Running | Status::Over => {}
+        }
+        // Until it is queued again it is nowhere, and a running grower sees that it is gone.
+        self.sessions[slot as usize].status = Status::Over;
+    }
+
+    fn drop_growers(&mut self, slot: u32) {
+        for pool in 0..self.pools.len() as u32 {
+            let growers = &mut self.pools[pool as usize].growers;
+            let before = growers.len();
+            growers.retain(|g| g.session != slot);
+            if growers.len() != before {
+                self.queue_changed(pool);
+            }
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! Sessions and the statements they run.
+//!
+//! A session is a position in the program's operations, its attributes, the holds it
+//! is inside of, innermost last, and the leases it was granted, oldest first.
+//!
+//! ```text
+//!            ┌───────────── ready ◀──────────────┐
+//!            │ runs until it blocks              │
+//!            ▼                                   │
+//!   queued (a hold) · growing (a `grow`) · serving (a run) · over
+//! ```
+//!
+//! # Invariants
+//!
+//! - A session is in exactly one of: the ready list, one pool's queue, one pool's
+//!   growers, a job; or it is running now, or over.
+//! - A job, a queue place and a hold belong to one session, and go with it.
+
+use std::cell::Cell;
+
+use serq_ir::BuiltIn;
+
+use crate::code::{Op, RunCode, SimpleOp};
+use crate::expression::{Draws, Frame, PoolRef};
+use crate::hold::{Lease, OpenHold, Share};
+use crate::kernel::Kernel;
+use crate::world::{Action, Arrival, Result, TraceTurn, World};
+
+/// A session may become ready this often in one instant.
+const READY_MAX: u32 = 1_000;
+/// … and run this many statements.
+const STATEMENTS_MAX: u32 = 1_000_000;
+/// `choose` looks at no more candidates.
+const CANDIDATES_MAX: f64 = 1e6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Over,
+    Running,
+    Ready,
+    /// Waits in this pool's queue.
+    Queued(u32),
+    /// A `grow` waits for room in this pool.
+    Growing(u32),
+    /// Has this job at a stage.
+    Serving(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) serial: u64,
+    pub(crate) status: Status,
+    /// The next operation; of a queued session, its hold.
+    pub(crate) pc: u32,
+    pub(crate) holds: Vec<OpenHold>,
+    /// The open holds' shares, in the holds' order.
+    pub(crate) shares: Vec<Share>,
+    pub(crate) leases: Vec<Lease>,
+    /// Own cache entries: (pool, entry).
+    pub(crate) entries: Vec<(u32, u32)>,
+    /// Number of the latest admission of any of its holds; 0 before the first.
+    pub(crate) admission: u64,
+    /// The pools of the hold it queues for, and since when.
+    pub(crate) members: Vec<u32>,
+    pub(crate) joined: f64,
+    /// The hold it queues for was preempted at this position.
+    pub(crate) resumes: Option<f64>,
+    /// The hold (by operation) preempted last and its position then, while that hold goes on.
+    pub(crate) preempted_at: Option<(u32, f64)>,
+    pub(crate) stuck: bool,
+    pub(crate) turns: u64,
+    pub(crate) draws: Cell<u64>,
+    pub(crate) trace_session: Option<u32>,
+    /// When its latest token came, in this turn.
+    pub(crate) last_token: f64,
+    /// A decode run began in this turn.
+    pub(crate) decodes: bool,
+    /// For the guard against instants that don't settle.
+    instant: f64,
+    readied: u32,
+    statements: u32,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self {
+            serial: 0,
+            status: Status::Over,
+            pc: 0,
+            holds: Vec::new(),
+            shares: Vec::new(),
+            leases: Vec::new(),
+            entries: Vec::new(),
+            admission: 0,
+            members: Vec::new(),
+            joined: 0.0,
+            resumes: None,
+            preempted_at: None,
+            stuck: false,
+            turns: 0,
+            draws: Cell::new(0),
+            trace_session: None,
+            last_token: f64::NAN,
+            decodes: false,
+            instant: f64::NAN,
+            readied: 0,
+            statements: 0,
+        }
+    }
+
+    fn at_instant(&mut self, now: f64) {
+        if self.instant != now {
+            self.instant = now;
+            self.readied = 0;
+            self.statements = 0;
+        }
+    }
+}
+
+impl Kernel<'_> {
+    pub(crate) fn attribute(&self, session: u32, attribute: u32) -> f64 {
+        self.attributes[session as usize * self.code.attributes + attribute as usize]
+    }
+
+    pub(crate) fn set_attribute(&mut self, session: u32, attribute: u32, value: f64) {
+        self.attributes[session as usize * self.code.attributes + attribute as usize] = value;
+    }
+
+    pub(crate) fn attributes_of(&self, session: u32) -> &[f64] {
+        let n = self.code.attributes;
+        &self.attributes[session as usize * n..][..n]
+    }
+
+    /// A session comes to be and is ready.
+    pub(crate) fn arrive(&mut self, arrival: Arrival) -> Result<()> {
+        self.instant_arrivals += 1;
+        if self.instant_arrivals > 1_000_000 {
+            let message = "a million sessions arrived without time passing".into();
+            return Err(self.fault(message, None, None));
+        }
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.sessions.push(Session::new());
+            self.attributes.resize(self.attributes.len() + self.code.attributes, 0.0);
+            (self.sessions.len() - 1) as u32
+        });
+        let serial = self.serial_next;
+        self.serial_next += 1;
+        let n = self.code.attributes;
+        self.attributes[slot as usize * n..][..n].fill(0.0);
+        self.set_attribute(slot, BuiltIn::Serial as u32, serial as f64);
+        let session = &mut self.sessions[slot as usize];
+        // The buffers of the session that had the slot stay; everything it knew goes.
+        *session = Session {
+            serial,
+            pc: self.code.start,
+            trace_session: arrival.trace_session,
+            holds: std::mem::take(&mut session.holds),
+            shares: std::mem::take(&mut session.shares),
+            leases: std::mem::take(&mut session.leases),
+            entries: std::mem::take(&mut session.entries),
+            members: std::mem::take(&mut session.members),
+            ..Session::new()
+        };
+        self.live += 1;
+        self.ready(slot)
+    }
+
+    pub(crate) fn ready(&mut self, slot: u32) -> Result<()> {
+        let now = self.now;
+        let session = &mut self.sessions[slot as usize];
+        session.at_instant(now);
+        session.readied += 1;
+        session.status = Status::Ready;
+        if session.readied > READY_MAX {
+            let message = format!(
+                "the instant does not settle: the session became ready {READY_MAX} times without time passing \
+                 (a run of zero work, or a hold admitted and given back, in a loop)"
+            );
+            return Err(self.fault_at(message, slot));
+        }
+        self.ready_list.push_back(slot);
+        Ok(())
+    }
+
+    /// Runs ready sessions in the order they became ready, until all have blocked.
+    pub(crate) fn run_ready<W: World>(&mut self, world: &mut W) -> Result<()> {
+        while let Some(slot) = self.ready_list.pop_front() {
+            self.run_session(world, slot)?;
+        }
+        Ok(())
+    }
+
+    fn run_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let code = self.code;
+        let now = self.now;
+        self.sessions[slot as usize].status = Status::Running;
+        loop {
+            let session = &mut self.sessions[slot as usize];
+            session.at_instant(now);
+            session.statements += 1;
+            if session.statements > STATEMENTS_MAX {
+                let message = "the instant does not settle: a million statements ran without time passing".into();
+                return Err(self.fault_at(message, slot));
+            }
+            let pc = session.pc;
+            let frame = Frame::session(slot);
+            let mut next = pc + 1;
+            let mut goes_on = true;
+            match &code.ops[pc as usize] {
+                Op::Init => self.run_simple(world, slot, &code.init),
+                Op::Set(attribute, value) => {
+                    let value = self.eval(world, value, &frame);
+                    self.set_attribute(slot, *attribute, value);
+                }
+                Op::Observe(observe, value) => {
+                    let value = self.eval(world, value, &frame);
+                    self.observe(world, slot, *observe, value);
+                }
+                Op::Turn => self.turn(world, slot),
+                Op::End => {
+                    self.end_session(world, slot)?;
+                    return self.check_fault();
+                }
+                Op::Hold(_) => {
+                    self.check_fault()?;
+                    self.join(world, slot)?;
+                    return self.check_fault();
+                }
+                Op::Close => self.close(world, slot)?,
+                Op::Grow(pool, units) => {
+                    let pool = self.pool_member(world, pool, &frame);
+                    let units = self.eval(world, units, &frame);
+                    self.sessions[slot as usize].pc = next;
+                    goes_on = self.grow(world, slot, pool, units, pc)?;
+                    next = self.sessions[slot as usize].pc;
+                }
+                Op::Load(pool, units) => {
+                    let pool = self.pool_member(world, pool, &frame);
+                    let units = self.eval(world, units, &frame);
+                    self.load(slot, pool, units)?;
+                }
+                Op::Drop(pool) => {
+                    let pool = self.pool_member(world, pool, &frame);
+                    self.drop_own_entry(slot, pool);
+                }
+                Op::Release(pool) => {
+                    let pool = self.pool_member(world, pool, &frame);
+                    self.release(world, slot, pool)?;
+                }
+                Op::Run(run) => {
+                    goes_on = self.start_run(world, slot, run)?;
+                }
+                Op::Branch { test, chance, otherwise } => {
+                    let test = self.eval(world, test, &frame);
+                    let taken = if *chance {
+                        self.chance(world, test, &frame)
+                    } else if test == 1.0 {
+                        true
+                    } else if test == 0.0 {
+                        false
+                    } else {
+                        let mut message = format!("a branch's guard is {test}, neither 1 nor 0");
+                        if test > 0.0 && test < 1.0 {
+                            message += "; for a draw with that probability write `branch with`";
+                        }
+                        return Err(self.fault_at(message, slot));
+                    };
+                    if !taken {
+                        next = *otherwise;
+                    }
+                }
+                Op::Jump(to) => next = *to,
+                Op::Choose { attribute, count, keys } => {
+                    let count = self.eval(world, count, &frame);
+                    self.choose(world, slot, *attribute, count, keys)?;
+                }
+            }
+            self.check_fault()?;
+            let session = &mut self.sessions[slot as usize];
+            if goes_on {
+                session.pc = next;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn run_simple<W: World>(&mut self, world: &mut W, slot: u32, block: &crate::code::Simple) {
+        self.turn_draws.set(0);
+        for (place, op) in block {
+            self.simple_place = Some(*place);
+            let frame = Frame { draws: Draws::Turn, ..Frame::session(slot) };
+            match op {
+                SimpleOp::Set(attribute, value) => {
+                    let value = self.eval(world, value, &frame);
+                    self.set_attribute(slot, *attribute, value);
+                }
+                SimpleOp::Observe(observe, value) => {
+                    let value = self.eval(world, value, &frame);
+                    self.observe(world, slot, *observe, value);
+                }
+            }
+        }
+        self.simple_place = None;
+    }
+
+    fn observe<W: World>(&mut self, world: &mut W, slot: u32, observe: u32, value: f64) {
+        let session = self.sessions[slot as usize].serial;
+        let turn = self.attribute(slot, BuiltIn::TurnNo as u32);
+        world.act(Action::Observed { observe, session, turn, value });
+    }
+
+    fn turn<W: World>(&mut self, world: &mut W, slot: u32) {
+        let turn_no = self.attribute(slot, BuiltIn::TurnNo as u32) + 1.0;
+        self.set_attribute(slot, BuiltIn::TurnNo as u32, turn_no);
+        let session = &mut self.sessions[slot as usize];
+        session.turns += 1;
+        session.last_token = f64::NAN;
+        session.decodes = false;
+        let turn = session.turns;
+        if let Some(trace_session) = session.trace_session {
+            // Past the last turn the last values stay and `more` is 0.
+            if let Some(TraceTurn { new, out, think, more, forced }) = world.trace_turn(trace_session, turn) {
+                self.set_attribute(slot, BuiltIn::New as u32, new);
+                self.set_attribute(slot, BuiltIn::Out as u32, out);
+                self.set_attribute(slot, BuiltIn::Think as u32, think);
+                self.set_attribute(slot, BuiltIn::Forced as u32, forced);
+                self.set_attribute(slot, BuiltIn::More as u32, if more { 1.0 } else { 0.0 });
+            } else {
+                self.set_attribute(slot, BuiltIn::More as u32, 0.0);
+            }
+        }
+        world.act(Action::Turned);
+        let code = self.code;
+        self.run_simple(world, slot, &code.turn);
+    }
+
+    fn choose<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        attribute: u32,
+        count: f64,
+        keys: &[crate::expression::Expr],
+    ) -> Result<()> {
+        if !(0.0..=CANDIDATES_MAX).contains(&count) || count.fract() != 0.0 {
+            let message = format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
+            return Err(self.fault_at(message, slot));
+        }
+        let mut best = std::mem::take(&mut self.keys_best);
+        let mut tried = std::mem::take(&mut self.keys_tried);
+        let mut chosen = 0;
+        let frame = Frame::session(slot);
+        for candidate in 0..count as u32 {
+            self.set_attribute(slot, attribute, f64::from(candidate));
+            tried.clear();
+            self.eval_keys(world, keys, &frame, &mut tried);
+            if candidate == 0 || precedes(&tried, &best) {
+                chosen = candidate;
+                std::mem::swap(&mut best, &mut tried);
+            }
+        }
+        self.set_attribute(slot, attribute, f64::from(chosen));
+        self.keys_best = best;
+        self.keys_tried = tried;
+        Ok(())
+    }
+
+    fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<bool> {
+        let frame = Frame::session(slot);
+        let mut stages = std::mem::take(&mut self.run_stages);
+        stages.clear();
+        for stage in &run.stages {
+            let stage = self.stage_member(world, stage, &frame);
+            stages.push(stage);
+        }
+        let mut work = self.eval(world, &run.work, &frame);
+        self.check_fault()?;
+        if work.is_nan() {
+            return Err(self.fault_at("the work of a run is NaN".into(), slot));
+        }
+        if work < 0.0 {
+            if self.strict {
+                return Err(self.fault_at(format!("the work of a run is {work}"), slot));
+            }
+            self.clamped += 1;
+            work = 0.0;
+        }
+        // Position first: whoever is preempted or woken goes on behind this statement.
+        self.sessions[slot as usize].pc += 1;
+        if work == 0.0 {
+            self.run_stages = stages;
+            self.ready(slot)?;
+            return Ok(false);
+        }
+        let growing = match &run.growing {
+            Some(pool) => Some(self.growing_share(world, slot, pool)?),
+            None => None,
+        };
+        self.add_job(world, slot, &stages, run.mode, work, growing)?;
+        self.run_stages = stages;
+        Ok(false)
+    }
+
+    fn growing_share<W: World>(&mut self, world: &mut W, slot: u32, pool: &PoolRef) -> Result<u32> {
+        let pool = self.pool_member(world, pool, &Frame::session(slot));
+        self.check_fault()?;
+        self.innermost_share(slot, pool).ok_or_else(|| self.fault_no_share(slot, pool))
+    }
+
+    pub(crate) fn end_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let mut given = std::mem::take(&mut self.given_back);
+        given.clear();
+        while !self.sessions[slot as usize].holds.is_empty() {
+            self.give_back_innermost(world, slot, None, &mut given)?;
+        }
+        while !self.sessions[slot as usize].leases.is_empty() {
+            self.end_lease(world, slot, 0, &mut given)?;
+        }
+        self.orphan_entries(slot);
+        let session = &mut self.sessions[slot as usize];
+        session.status = Status::Over;
+        let serial = session.serial;
+        self.free_slots.push(slot);
+        self.live -= 1;
+        world.act(Action::Ended { session: serial });
+        if let Some(arrival) = world.replacement() {
+            self.arrive(arrival)?;
+        }
+        self.retry(world, &mut given)?;
+        self.given_back = given;
+        Ok(())
+    }
+}
+
+/// Whether one key tuple stands before another: decided at the first place where they
+/// are not equal, and a NaN stands before nothing.
+pub(crate) fn precedes(a: &[f64], b: &[f64]) -> bool {
+    a.iter().zip(b).find(|(x, y)| x != y).is_some_and(|(x, y)| x < y)
+}
+
+/// Order of key tuples in queues, eviction, preemption and serving: NaN last.
+pub(crate) fn compare(a: &[f64], b: &[f64]) -> std::cmp::Ordering {
+    let one = |x: f64, y: f64| x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan()));
+    a.iter().zip(b).map(|(x, y)| one(*x, *y)).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+}

@@ -1,0 +1,446 @@
+//! Stages and the jobs on them.
+//!
+//! A job is one session's run. On a `fifo` stage it waits for a server, on a `delay`
+//! it is alone, on a `ps` stage all share the rate, on a shared stage it is a flow
+//! ([`crate::flow`]), on a step stage a resident ([`crate::step`]). The kernel says
+//! who is in service; how long that takes is the driver's for `fifo` and `delay`
+//! (`StartWork`), and for `ps` and flows, whose rates are the program's, the kernel
+//! tells a driver that models time when the next one is due ([`Kernel::finishes`]).
+
+use serq_ir::{Mode, PoolFigure, StageFigure};
+
+use crate::code::StageCodeKind;
+use crate::expression::{Frame, NOBODY, Variables};
+use crate::kernel::Kernel;
+use crate::session::Status;
+use crate::step::Engine;
+use crate::world::{Action, Purpose, Result, World};
+
+/// Work left below this is none.
+pub(crate) const DONE: f64 = 1e-9;
+
+/// Not in any list.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) alive: bool,
+    /// [`NOBODY`] for the job that writes a spilled piece.
+    pub(crate) session: u32,
+    /// Its stage; of a flow, all of them.
+    pub(crate) stages: Vec<u32>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) remaining: f64,
+    pub(crate) joined: f64,
+    /// When its service began; NaN while it waits.
+    pub(crate) started: f64,
+    /// Position in joining order over all stages.
+    pub(crate) order: u64,
+    /// Its session's admission number when it joined (it can't change meanwhile).
+    pub(crate) admission: u64,
+    /// The session's share that grows with its tokens.
+    pub(crate) growing: Option<u32>,
+    /// A growth of it waits for room.
+    pub(crate) stalled: bool,
+    /// Tokens the iteration gives it.
+    pub(crate) planned: f64,
+    /// A flow's rate.
+    pub(crate) rate: f64,
+    /// Its place in its first stage's `serving`.
+    place: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    /// Jobs waiting for a `fifo` server.
+    waiting: std::collections::VecDeque<u32>,
+    /// Jobs in service (on a step stage the engine has them), in no order.
+    pub(crate) serving: Vec<u32>,
+    pub(crate) engine: Engine,
+    /// Rate of each job of a `ps` stage, and since when.
+    rate: f64,
+    since: f64,
+    /// Σ of its flows' rates over its capacity.
+    pub(crate) load: f64,
+    pub(crate) touched: bool,
+    estimates: Estimates,
+}
+
+impl Stage {
+    pub(crate) fn number(&self) -> usize {
+        self.waiting.len() + self.serving.len() + self.engine.residents.len()
+    }
+}
+
+/// Running means of weight 0.01, each begun with its first value.
+#[derive(Debug)]
+struct Estimates {
+    last_start: f64,
+    gap: f64,
+    wait: f64,
+    service: f64,
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Self { last_start: f64::NAN, gap: f64::NAN, wait: f64::NAN, service: f64::NAN }
+    }
+}
+
+fn average(mean: &mut f64, value: f64) {
+    *mean = if mean.is_nan() { value } else { 0.99 * *mean + 0.01 * value };
+}
+
+impl Estimates {
+    fn started(&mut self, now: f64, wait: f64) {
+        if !self.last_start.is_nan() {
+            average(&mut self.gap, now - self.last_start);
+        }
+        self.last_start = now;
+        average(&mut self.wait, wait);
+    }
+
+    fn lambda(&self) -> f64 {
+        if self.gap > 0.0 { 1.0 / self.gap } else { 0.0 }
+    }
+
+    fn rho(&self) -> f64 {
+        if self.service.is_nan() { 0.0 } else { (self.lambda() * self.service).min(0.99) }
+    }
+}
+
+/// When the next job of a `ps` stage, or the next flow, is due.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finish {
+    /// The stage, or `None` for the flows.
+    pub stage: Option<u32>,
+    /// The job and its time; `None` when nothing will finish.
+    pub next: Option<(u32, f64)>,
+}
+
+impl Kernel<'_> {
+    /// A session's run begins on its stage, or as a flow over several.
+    pub(crate) fn add_job<W: World>(
+        &mut self,
+        world: &mut W,
+        session: u32,
+        stages: &[u32],
+        mode: Option<Mode>,
+        work: f64,
+        growing: Option<u32>,
+    ) -> Result<()> {
+        let job = self.new_job(session, stages, mode, work, growing);
+        if session != NOBODY {
+            self.sessions[session as usize].status = Status::Serving(job);
+        }
+        let stage = stages[0];
+        match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Fifo { .. } => {
+                self.stages[stage as usize].waiting.push_back(job);
+                self.start_waiting(world, stage);
+            }
+            StageCodeKind::Delay => {
+                self.serve(stage, job);
+                world.act(Action::StartWork { job, work });
+            }
+            StageCodeKind::Ps { .. } => {
+                self.advance(stage);
+                self.serve(stage, job);
+                self.rates_changed.insert(stage);
+            }
+            StageCodeKind::Shared { .. } => self.start_flow(job),
+            StageCodeKind::Step(_) => self.add_resident(stage, job),
+        }
+        for &stage in stages {
+            self.touch_stage(stage);
+        }
+        Ok(())
+    }
+
+    /// The job that writes an evicted piece to the pool it spills to.
+    pub(crate) fn add_spill_job<W: World>(&mut self, world: &mut W, stage: u32, work: f64) -> Result<()> {
+        if work.is_nan() || work < 0.0 {
+            let message = format!("the work of a spill is {work}");
+            return Err(self.fault(message, None, None));
+        }
+        if work == 0.0 {
+            return Ok(());
+        }
+        self.add_job(world, NOBODY, &[stage], None, work, None)
+    }
+
+    fn new_job(&mut self, session: u32, stages: &[u32], mode: Option<Mode>, work: f64, growing: Option<u32>) -> u32 {
+        let id = self.free_jobs.pop().unwrap_or_else(|| {
+            self.jobs.push(Job {
+                alive: false,
+                session: NOBODY,
+                stages: Vec::new(),
+                mode: None,
+                remaining: 0.0,
+                joined: 0.0,
+                started: 0.0,
+                order: 0,
+                admission: 0,
+                growing: None,
+                stalled: false,
+                planned: 0.0,
+                rate: 0.0,
+                place: NOWHERE,
+            });
+            (self.jobs.len() - 1) as u32
+        });
+        self.job_next += 1;
+        let admission = if session == NOBODY { 0 } else { self.sessions[session as usize].admission };
+        let job = &mut self.jobs[id as usize];
+        let mut list = std::mem::take(&mut job.stages);
+        list.clear();
+        list.extend_from_slice(stages);
+        *job = Job {
+            alive: true,
+            session,
+            stages: list,
+            mode,
+            remaining: work,
+            joined: self.now,
+            started: f64::NAN,
+            order: self.job_next,
+            admission,
+            growing,
+            stalled: false,
+            planned: 0.0,
+            rate: 0.0,
+            place: NOWHERE,
+        };
+        id
+    }
+
+    /// Puts a job in service.
+    pub(crate) fn serve(&mut self, stage: u32, job: u32) {
+        let state = &mut self.stages[stage as usize];
+        self.jobs[job as usize].place = state.serving.len() as u32;
+        state.serving.push(job);
+        self.started(stage, job);
+    }
+
+    pub(crate) fn started(&mut self, stage: u32, job: u32) {
+        let now = self.now;
+        let job = &mut self.jobs[job as usize];
+        job.started = now;
+        if self.code.estimates {
+            self.stages[stage as usize].estimates.started(now, now - job.joined);
+        }
+    }
+
+    fn start_waiting<W: World>(&mut self, world: &mut W, stage: u32) {
+        let StageCodeKind::Fifo { servers } = self.code.stages[stage as usize].kind else { return };
+        while self.stages[stage as usize].serving.len() < servers as usize {
+            let Some(job) = self.stages[stage as usize].waiting.pop_front() else { break };
+            self.serve(stage, job);
+            world.act(Action::StartWork { job, work: self.jobs[job as usize].remaining });
+        }
+    }
+
+    fn unserve(&mut self, stage: u32, job: u32) {
+        let place = self.jobs[job as usize].place as usize;
+        let serving = &mut self.stages[stage as usize].serving;
+        serving.swap_remove(place);
+        if let Some(&moved) = serving.get(place) {
+            self.jobs[moved as usize].place = place as u32;
+        }
+    }
+
+    /// The driver says a job's service is over.
+    pub(crate) fn end_work<W: World>(&mut self, world: &mut W, job: u32) -> Result<()> {
+        if !self.jobs[job as usize].alive {
+            return Ok(());
+        }
+        let stage = self.jobs[job as usize].stages[0];
+        self.take_off(world, stage, job);
+        let stages = std::mem::take(&mut self.jobs[job as usize].stages);
+        for &stage in &stages {
+            self.job_ended(world, stage, job);
+        }
+        self.jobs[job as usize].stages = stages;
+        let session = self.jobs[job as usize].session;
+        self.free_job(job);
+        if session != NOBODY {
+            self.ready(session)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn job_ended<W: World>(&mut self, world: &mut W, stage: u32, job: u32) {
+        let Job { joined, started, .. } = self.jobs[job as usize];
+        let (wait, service) = (started - joined, self.now - started);
+        if self.code.estimates {
+            average(&mut self.stages[stage as usize].estimates.service, service);
+        }
+        self.touch_stage(stage);
+        world.act(Action::JobEnded { stage, wait, service });
+    }
+
+    /// Takes a job out of its stage's lists.
+    fn take_off<W: World>(&mut self, world: &mut W, stage: u32, job: u32) {
+        match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Fifo { .. } => {
+                if self.jobs[job as usize].started.is_nan() {
+                    self.stages[stage as usize].waiting.retain(|&j| j != job);
+                } else {
+                    self.unserve(stage, job);
+                    self.start_waiting(world, stage);
+                }
+            }
+            StageCodeKind::Delay => self.unserve(stage, job),
+            StageCodeKind::Ps { .. } => {
+                self.advance(stage);
+                self.unserve(stage, job);
+                self.rates_changed.insert(stage);
+            }
+            StageCodeKind::Shared { .. } => self.stop_flow(job),
+            StageCodeKind::Step(_) => self.remove_resident(stage, job),
+        }
+    }
+
+    /// A preempted session's job goes.
+    pub(crate) fn stop_job<W: World>(&mut self, world: &mut W, job: u32) {
+        let stage = self.jobs[job as usize].stages[0];
+        let in_service = !self.jobs[job as usize].started.is_nan();
+        self.take_off(world, stage, job);
+        for at in 0..self.jobs[job as usize].stages.len() {
+            self.touch_stage(self.jobs[job as usize].stages[at]);
+        }
+        let timed = matches!(self.code.stages[stage as usize].kind, StageCodeKind::Fifo { .. } | StageCodeKind::Delay);
+        if timed && in_service {
+            world.act(Action::StopWork { job });
+        }
+        self.free_job(job);
+    }
+
+    pub(crate) fn free_job(&mut self, job: u32) {
+        self.jobs[job as usize].alive = false;
+        self.free_jobs.push(job);
+    }
+
+    /// Deducts what a `ps` stage served since its rate was last set.
+    fn advance(&mut self, stage: u32) {
+        let state = &mut self.stages[stage as usize];
+        let served = state.rate * (self.now - state.since);
+        state.since = self.now;
+        if served != 0.0 {
+            for &job in &state.serving {
+                self.jobs[job as usize].remaining -= served;
+            }
+        }
+    }
+
+    /// Sets the rates of the `ps` stages and flows whose population changed, and says when
+    /// the next job of each is due: stages in declaration order, then the flows.
+    ///
+    /// # Errors
+    ///
+    /// A fault of a rate's expression.
+    pub fn finishes<W: World>(&mut self, world: &mut W, out: &mut Vec<Finish>) -> Result<()> {
+        let code = self.code;
+        let mut from = 0;
+        while let Some(stage) = self.rates_changed.next_from(from) {
+            from = stage + 1;
+            self.rates_changed.remove(stage);
+            let StageCodeKind::Ps { rate } = &code.stages[stage as usize].kind else { continue };
+            self.advance(stage);
+            let present = self.stages[stage as usize].serving.len() as f64;
+            if present == 0.0 {
+                self.stages[stage as usize].rate = 0.0;
+                out.push(Finish { stage: Some(stage), next: None });
+                continue;
+            }
+            let mut variables: Variables = [0.0; 18];
+            variables[serq_ir::Context::Present as usize] = present;
+            let member = code.stages[stage as usize].member;
+            let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, member, &variables));
+            self.check_fault()?;
+            // A rate below 0 or NaN serves nobody.
+            let each = if total > 0.0 { total / present } else { 0.0 };
+            self.stages[stage as usize].rate = each;
+            let next = self.stages[stage as usize]
+                .serving
+                .iter()
+                .map(|&job| (self.jobs[job as usize].remaining, self.jobs[job as usize].order, job))
+                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+                .and_then(|(remaining, _, job)| Some((job, self.due(remaining, each)?)));
+            out.push(Finish { stage: Some(stage), next });
+        }
+        if self.flows_changed {
+            self.flows_changed = false;
+            self.share_out();
+            out.push(Finish { stage: None, next: self.next_flow() });
+        }
+        Ok(())
+    }
+
+    /// When `remaining` is done at this rate.
+    pub(crate) fn due(&self, remaining: f64, rate: f64) -> Option<f64> {
+        if remaining < DONE {
+            return Some(self.now);
+        }
+        let time = self.now + remaining / rate;
+        time.is_finite().then_some(time)
+    }
+
+    pub(crate) fn pool_figure(&self, figure: PoolFigure, pool: u32, session: u32) -> f64 {
+        let state = &self.pools[pool as usize];
+        match figure {
+            PoolFigure::Used => state.used_units(),
+            PoolFigure::Free => state.cap - state.used_units(),
+            PoolFigure::Holders => f64::from(state.holders),
+            PoolFigure::Queued => state.waiting() as f64,
+            PoolFigure::Cachedin => {
+                self.own_entry(session, pool).map_or(0.0, |entry| state.units(self.entries.quanta(entry)))
+            }
+        }
+    }
+
+    pub(crate) fn stage_figure<W: World>(&self, world: &mut W, figure: StageFigure, stage: u32) -> f64 {
+        let state = &self.stages[stage as usize];
+        match figure {
+            StageFigure::Queue => state.number() as f64,
+            StageFigure::Busy => match &self.code.stages[stage as usize].kind {
+                StageCodeKind::Step(_) => state.engine.scheduled() as f64,
+                _ => state.serving.len() as f64,
+            },
+            StageFigure::Work => self.unfinished(stage),
+            StageFigure::BudgetLeft => self.budget_left(world, stage),
+            StageFigure::EstLambda => state.estimates.lambda(),
+            StageFigure::EstRho => state.estimates.rho(),
+            StageFigure::EstWait => {
+                if state.estimates.wait.is_nan() {
+                    0.0
+                } else {
+                    state.estimates.wait
+                }
+            }
+        }
+    }
+
+    /// Work left, what was served up to now deducted. Always a fresh sum: one kept by
+    /// adding and subtracting leaves 1e-13 where 0 belongs, and ties in `choose` flip.
+    fn unfinished(&self, stage: u32) -> f64 {
+        let state = &self.stages[stage as usize];
+        let job = |id: &u32| &self.jobs[*id as usize];
+        let served = match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Step(_) => return state.engine.residents.iter().map(|id| job(id).remaining).sum(),
+            StageCodeKind::Fifo { .. } | StageCodeKind::Delay => state.serving.iter().map(|id| {
+                let job = job(id);
+                (job.remaining - (self.now - job.started)).max(0.0)
+            }).sum::<f64>(),
+            StageCodeKind::Ps { .. } => {
+                let done = state.rate * (self.now - state.since);
+                state.serving.iter().map(|id| (job(id).remaining - done).max(0.0)).sum()
+            }
+            StageCodeKind::Shared { .. } => {
+                let elapsed = self.now - self.flows_since;
+                state.serving.iter().map(|id| (job(id).remaining - job(id).rate * elapsed).max(0.0)).sum()
+            }
+        };
+        served + state.waiting.iter().map(|id| job(id).remaining).sum::<f64>()
+    }
+}

@@ -1,0 +1,565 @@
+//! One iteration of a step stage: who gets how many tokens, growth, admission.
+//!
+//! ```text
+//!   budget, chunk ─▶ serve residents ─▶ admit (unless something was preempted) ─▶ cost
+//!                     in serve order      heads of the queues it serves; an admitted
+//!                                         body runs at once, what joins is served
+//! ```
+//!
+//! A resident is a session's prefill or decode run. In an iteration it gets up to one
+//! token decoding, up to `chunk` prefilling, within what the budget has left. A run
+//! with `growing` takes the blocks its tokens need first. Tokens count when the
+//! iteration ends.
+//!
+//! Iteration-level scheduling follows Yu et al., "Orca", OSDI '22, §3.1; chunked
+//! prefill in one batch with decodes Agrawal et al., "Sarathi-Serve", OSDI '24, §4.
+//!
+//! # Invariants
+//!
+//! - Residents stand in the order of their sessions' admission numbers, then of joining.
+//! - Σ planned tokens ≤ budget (but for `exclusive prefill`, which replaces its decodes).
+//! - The first head that does not fit ends an iteration's admissions.
+
+use serq_ir::{Context, Mode};
+
+use crate::code::{StageCodeKind, StepCode};
+use crate::expression::{Expr, Frame, Variables};
+use crate::kernel::Kernel;
+use crate::pool::{Grower, TOLERANCE};
+use crate::session::compare;
+use crate::stage::DONE;
+use crate::world::{Action, Purpose, Result, World};
+
+/// What a step stage is doing.
+#[derive(Debug, Default)]
+pub(crate) struct Engine {
+    /// Jobs present, in serve order.
+    pub(crate) residents: Vec<u32>,
+    /// An iteration is running.
+    pub(crate) running: bool,
+    /// Its jobs, in the order they were served (tokens: [`crate::stage::Job::planned`]).
+    pub(crate) plan: Vec<u32>,
+    pub(crate) tokens: f64,
+    pub(crate) prefilled: f64,
+    pub(crate) decoders: u32,
+    /// Jobs that joined while the iteration is being planned.
+    joined: Vec<u32>,
+    pub(crate) iterations: u64,
+    /// It is idle with work waiting and the last attempt scheduled nothing.
+    pub(crate) idle_with_work: bool,
+}
+
+impl Engine {
+    pub(crate) fn scheduled(&self) -> usize {
+        if self.running { self.plan.len() } else { 0 }
+    }
+}
+
+/// The iteration being planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planning {
+    pub(crate) stage: u32,
+    /// Tokens left.
+    pub(crate) left: f64,
+    preempted: bool,
+    /// The last grower was its own victim.
+    stop: bool,
+}
+
+impl Kernel<'_> {
+    fn step_code(&self, stage: u32) -> Option<&StepCode> {
+        match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Step(step) => Some(step),
+            _ => None,
+        }
+    }
+
+    /// An engine has somebody to serve or to admit.
+    pub(crate) fn engine_has_work(&mut self, stage: u32) {
+        if !self.stages[stage as usize].engine.running {
+            self.idle_engines.insert(stage);
+        }
+    }
+
+    pub(crate) fn add_resident(&mut self, stage: u32, job: u32) {
+        self.started(stage, job);
+        if self.jobs[job as usize].mode == Some(Mode::Decode) {
+            let slot = self.jobs[job as usize].session;
+            self.sessions[slot as usize].decodes = true;
+        }
+        let key = |id: u32| (self.jobs[id as usize].admission, self.jobs[id as usize].order);
+        let engine = &self.stages[stage as usize].engine;
+        let at = engine.residents.iter().rposition(|&r| key(r) <= key(job)).map_or(0, |at| at + 1);
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.residents.insert(at, job);
+        if self.planning.is_some_and(|p| p.stage == stage) {
+            engine.joined.push(job);
+        }
+        self.engine_has_work(stage);
+    }
+
+    pub(crate) fn remove_resident(&mut self, stage: u32, job: u32) {
+        let planned = self.jobs[job as usize].planned;
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.residents.retain(|&r| r != job);
+        engine.joined.retain(|&r| r != job);
+        if planned > 0.0 {
+            engine.plan.retain(|&r| r != job);
+            if let Some(planning) = &mut self.planning
+                && planning.stage == stage
+            {
+                planning.left += planned;
+            }
+        }
+    }
+
+    /// Figures of a set of jobs, for `budget`, `serve` and `cost`.
+    fn count_residents(&self, jobs: &[u32], memory: Option<u32>, kv: bool, variables: &mut Variables) {
+        let mut decoders = 0.0;
+        let (mut kv_decode, mut kv_prefill) = (0.0, 0.0);
+        for &job in jobs {
+            let job = &self.jobs[job as usize];
+            let decoding = job.mode == Some(Mode::Decode);
+            if decoding {
+                decoders += 1.0;
+            }
+            if let (true, Some(memory)) = (kv, memory) {
+                let shares = &self.sessions[job.session as usize].shares;
+                let quanta: f64 = shares.iter().filter(|s| s.pool == memory && !s.released).map(|s| s.quanta).sum();
+                *(if decoding { &mut kv_decode } else { &mut kv_prefill }) += quanta;
+            }
+        }
+        if let Some(memory) = memory {
+            kv_decode = self.pools[memory as usize].units(kv_decode);
+            kv_prefill = self.pools[memory as usize].units(kv_prefill);
+        }
+        variables[Context::Decoders as usize] = decoders;
+        variables[Context::KvDecode as usize] = kv_decode;
+        variables[Context::KvPrefill as usize] = kv_prefill;
+    }
+
+    fn budget_variables(&self, stage: u32, reads: bool) -> Variables {
+        let mut variables = [0.0; 18];
+        let residents = &self.stages[stage as usize].engine.residents;
+        variables[Context::Residents as usize] = residents.len() as f64;
+        if reads {
+            let memory = self.step_code(stage).and_then(|step| step.memory);
+            self.count_residents(residents, memory, true, &mut variables);
+        }
+        variables
+    }
+
+    /// `budget` and `chunk` as an iteration planned now would read them.
+    fn budget_and_chunk<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> (f64, f64) {
+        if let (Expr::Number(budget), Expr::Number(chunk)) = (&step.budget, &step.chunk) {
+            return (*budget, *chunk);
+        }
+        let variables = self.budget_variables(stage, step.budget_reads);
+        let frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, &variables);
+        (self.eval(world, &step.budget, &frame), self.eval(world, &step.chunk, &frame))
+    }
+
+    /// What the iteration being planned has left, else what a fresh plan would leave.
+    pub(crate) fn budget_left<W: World>(&self, world: &mut W, stage: u32) -> f64 {
+        if let Some(planning) = self.planning
+            && planning.stage == stage
+        {
+            return planning.left;
+        }
+        let code = self.code;
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return 0.0 };
+        let (budget, chunk) = self.budget_and_chunk(world, stage, step);
+        let wanted: f64 = self.stages[stage as usize]
+            .engine
+            .residents
+            .iter()
+            .map(|&job| {
+                let job = &self.jobs[job as usize];
+                match job.mode {
+                    Some(Mode::Decode) => job.remaining.min(1.0),
+                    _ if chunk > 0.0 => job.remaining.min(chunk),
+                    _ => job.remaining,
+                }
+            })
+            .sum();
+        (budget - wanted).max(0.0)
+    }
+
+    /// Plans an iteration of every idle step stage that has work, in declaration order,
+    /// again until none starts. Call it when no other fact of this instant is pending.
+    ///
+    /// # Errors
+    ///
+    /// A fault of a header, `budget`, `cost` or an admitted body.
+    pub fn plan_steps<W: World>(&mut self, world: &mut W) -> Result<()> {
+        loop {
+            let mut started = false;
+            let mut from = 0;
+            while let Some(stage) = self.idle_engines.next_from(from) {
+                from = stage + 1;
+                started |= self.plan_step(world, stage)?;
+            }
+            if !self.ready_list.is_empty() {
+                self.settle(world)?;
+            }
+            if !started {
+                return self.after_fact();
+            }
+        }
+    }
+
+    fn plan_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<bool> {
+        let code = self.code;
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
+        let waits = step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0);
+        if self.stages[stage as usize].engine.residents.is_empty() && !waits {
+            self.idle_engines.remove(stage);
+            self.stages[stage as usize].engine.idle_with_work = false;
+            return Ok(false);
+        }
+        let (budget, chunk) = self.budget_and_chunk(world, stage, step);
+        self.check_fault()?;
+        if budget.is_nan() || chunk.is_nan() {
+            let what = if budget.is_nan() { "budget" } else { "chunk" };
+            let message = format!("the {what} of {} is NaN", self.stage_name(stage));
+            return Err(self.fault(message, None, None));
+        }
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.plan.clear();
+        engine.joined.clear();
+        self.planning = Some(Planning { stage, left: budget, preempted: false, stop: false });
+        let exclusive = self.serve_residents(world, stage, step, chunk)?;
+        let preempted = self.planning.is_some_and(|p| p.preempted);
+        if !preempted && exclusive != Exclusive::Prefilling {
+            self.admit_into_step(world, stage, step, budget, chunk, exclusive)?;
+        }
+        let Planning { preempted, .. } = self.planning.take().expect("the plan is still being made");
+        self.finish_plan(world, stage, step, preempted)
+    }
+
+    fn serve_residents<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        chunk: f64,
+    ) -> Result<Exclusive> {
+        let mut order = std::mem::take(&mut self.serve_order);
+        order.clear();
+        order.extend_from_slice(&self.stages[stage as usize].engine.residents);
+        let mut exclusive = Exclusive::No;
+        if step.exclusive_prefill {
+            let prefill = order.iter().find(|&&j| self.jobs[j as usize].mode == Some(Mode::Prefill)).copied();
+            if let Some(prefill) = prefill {
+                order.clear();
+                order.push(prefill);
+                exclusive = Exclusive::Prefilling;
+            } else {
+                exclusive = Exclusive::Tentative;
+            }
+        }
+        if !step.by.is_empty() {
+            self.sort_by_keys(world, stage, step, &mut order);
+        }
+        for &job in &order {
+            // A growth served before may have taken this one.
+            let alive = self.jobs[job as usize].alive && self.jobs[job as usize].stages[0] == stage;
+            if alive {
+                self.serve_one(world, stage, step, job, chunk)?;
+            }
+            if self.planning.is_some_and(|p| p.stop || p.left <= 0.0) {
+                break;
+            }
+        }
+        self.serve_order = order;
+        Ok(exclusive)
+    }
+
+    fn serve_variables(&self, stage: u32, step: &StepCode, job: u32) -> Variables {
+        let mut variables = self.budget_variables(stage, step.serve_reads);
+        let job = &self.jobs[job as usize];
+        variables[Context::Decoding as usize] = if job.mode == Some(Mode::Decode) { 1.0 } else { 0.0 };
+        variables[Context::Admission as usize] = job.admission as f64;
+        variables[Context::Remaining as usize] = job.remaining;
+        variables
+    }
+
+    fn serve_frame<'a>(&self, stage: u32, job: u32, variables: &'a Variables) -> Frame<'a> {
+        let mut frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, variables);
+        frame.session = self.jobs[job as usize].session;
+        frame
+    }
+
+    fn sort_by_keys<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, order: &mut [u32]) {
+        let mut keyed: Vec<(Vec<f64>, u32)> = order
+            .iter()
+            .map(|&job| {
+                let variables = self.serve_variables(stage, step, job);
+                let mut keys = Vec::with_capacity(step.by.len());
+                self.eval_keys(world, &step.by, &self.serve_frame(stage, job, &variables), &mut keys);
+                (keys, job)
+            })
+            .collect();
+        keyed.sort_by(|a, b| compare(&a.0, &b.0));
+        for (at, (_, job)) in keyed.into_iter().enumerate() {
+            order[at] = job;
+        }
+    }
+
+    /// Gives one resident its tokens of this iteration.
+    fn serve_one<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, job: u32, chunk: f64) -> Result<()> {
+        let Some(planning) = self.planning else { return Ok(()) };
+        if planning.left <= 0.0 || self.jobs[job as usize].stalled {
+            return Ok(());
+        }
+        if let Some(only) = &step.only {
+            let variables = self.serve_variables(stage, step, job);
+            let served = self.eval(world, only, &self.serve_frame(stage, job, &variables));
+            self.check_fault()?;
+            if served == 0.0 {
+                return Ok(());
+            }
+        }
+        let Self { jobs, sessions, .. } = self;
+        let state = &jobs[job as usize];
+        let mut want = state.remaining.min(planning.left);
+        match state.mode {
+            Some(Mode::Decode) => want = want.min(1.0),
+            _ if chunk > 0.0 => want = want.min(chunk),
+            _ => {}
+        }
+        let slot = state.session;
+        if let Some(share) = state.growing {
+            let held = sessions[slot as usize].shares[share as usize];
+            let short = want - held.slack;
+            if short > TOLERANCE {
+                if want.is_infinite() {
+                    return Err(self.fault_at("a growing run of infinite work meets no budget".into(), slot));
+                }
+                let amount = self.pools[held.pool as usize].quanta(short);
+                let preemptions = self.preemptions_total;
+                let fits = self.make_room(world, slot, held.pool, amount)?;
+                if self.preemptions_total != preemptions
+                    && let Some(planning) = &mut self.planning
+                {
+                    planning.preempted = true;
+                }
+                if !fits {
+                    let gone = !self.jobs[job as usize].alive;
+                    if gone {
+                        if let Some(planning) = &mut self.planning {
+                            planning.stop = true;
+                        }
+                    } else {
+                        self.jobs[job as usize].stalled = true;
+                        let grower = Grower { session: slot, amount, job: Some(job), share };
+                        self.pools[held.pool as usize].growers.push(grower);
+                        self.queue_changed(held.pool);
+                    }
+                    return Ok(());
+                }
+                self.extend(world, slot, share, amount)?;
+            }
+        }
+        self.jobs[job as usize].planned = want;
+        self.stages[stage as usize].engine.plan.push(job);
+        if let Some(planning) = &mut self.planning {
+            planning.left -= want;
+        }
+        Ok(())
+    }
+
+    /// Admits from the queues this stage serves while there is budget.
+    fn admit_into_step<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        budget: f64,
+        chunk: f64,
+        exclusive: Exclusive,
+    ) -> Result<()> {
+        if exclusive == Exclusive::Tentative
+            && let Some(planning) = &mut self.planning
+        {
+            planning.left = budget;
+        }
+        'again: loop {
+            for &pool in &step.via {
+                if self.planning.is_none_or(|p| p.left <= 0.0 || p.preempted) {
+                    return Ok(());
+                }
+                if self.pools[pool as usize].waiting() == 0 {
+                    continue;
+                }
+                if !self.try_head(world, pool)? {
+                    return Ok(());
+                }
+                self.run_ready(world)?;
+                if self.serve_joined(world, stage, step, chunk, exclusive)? {
+                    return Ok(());
+                }
+                continue 'again;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Serves what has joined since. Answers whether admissions are over.
+    fn serve_joined<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        chunk: f64,
+        exclusive: Exclusive,
+    ) -> Result<bool> {
+        let mut over = false;
+        while !self.stages[stage as usize].engine.joined.is_empty() {
+            let job = self.stages[stage as usize].engine.joined.remove(0);
+            let prefill = self.jobs[job as usize].mode == Some(Mode::Prefill);
+            if exclusive == Exclusive::Tentative && prefill {
+                if over {
+                    continue; // One prefill alone; this one's turn comes.
+                }
+                // The prefill replaces the decodes, which keep the blocks they grew by.
+                self.clear_plan(stage);
+                over = true;
+            }
+            if !over || prefill {
+                self.serve_one(world, stage, step, job, chunk)?;
+            }
+        }
+        Ok(over)
+    }
+
+    fn clear_plan(&mut self, stage: u32) {
+        let engine = &mut self.stages[stage as usize].engine;
+        for &job in &engine.plan {
+            self.jobs[job as usize].planned = 0.0;
+        }
+        engine.plan.clear();
+    }
+
+    /// Reads the cost and starts the iteration, if there is one.
+    fn finish_plan<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, preempted: bool) -> Result<bool> {
+        let engine = &self.stages[stage as usize].engine;
+        let (mut tokens, mut prefilled, mut attention) = (0.0, 0.0, 0.0);
+        for &job in &engine.plan {
+            let job = &self.jobs[job as usize];
+            tokens += job.planned;
+            if job.mode == Some(Mode::Prefill) {
+                prefilled += job.planned;
+                if let Some(share) = job.growing {
+                    let share = self.sessions[job.session as usize].shares[share as usize];
+                    let position = self.pools[share.pool as usize].units(share.quanta) - share.slack;
+                    attention += job.planned * (position + job.planned / 2.0);
+                }
+            }
+        }
+        let scheduled = !engine.plan.is_empty();
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.idle_with_work = !scheduled && !preempted;
+        if !scheduled && !preempted {
+            return Ok(false);
+        }
+        let decoders = engine.plan.iter().filter(|&&j| self.jobs[j as usize].mode == Some(Mode::Decode)).count() as u32;
+        engine.tokens = tokens;
+        engine.prefilled = prefilled;
+        engine.decoders = decoders;
+        let cost = if W::MODELS_TIME {
+            let mut variables = [0.0; 18];
+            let engine = &self.stages[stage as usize].engine;
+            self.count_residents(&engine.plan, step.memory, step.cost_reads_kv, &mut variables);
+            variables[Context::Residents as usize] = engine.residents.len() as f64;
+            variables[Context::Tokens as usize] = tokens;
+            variables[Context::Prefilled as usize] = prefilled;
+            variables[Context::Attention as usize] = attention;
+            let member = self.code.stages[stage as usize].member;
+            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, member, &variables));
+            self.check_fault()?;
+            let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
+            if !lasts {
+                let name = self.stage_name(stage);
+                let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");
+                return Err(self.fault(message, None, None));
+            }
+            cost
+        } else {
+            0.0
+        };
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.running = true;
+        // Counted where it starts: the one running at the horizon is one.
+        engine.iterations += 1;
+        self.idle_engines.remove(stage);
+        self.touch_stage(stage);
+        world.act(Action::StartStep { stage, cost, decoders });
+        Ok(true)
+    }
+
+    /// The iteration's end: its tokens count, and jobs with nothing left are done.
+    pub(crate) fn end_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<()> {
+        let engine = &mut self.stages[stage as usize].engine;
+        if !engine.running {
+            return Ok(());
+        }
+        engine.running = false;
+        let mut plan = std::mem::take(&mut engine.plan);
+        let mut finished = false;
+        for &id in &plan {
+            let job = &mut self.jobs[id as usize];
+            let tokens = std::mem::take(&mut job.planned);
+            job.remaining -= tokens;
+            finished |= job.remaining < DONE;
+            let (slot, share, mode, done) = (job.session, job.growing, job.mode, job.remaining < DONE);
+            if let Some(share) = share {
+                let session = &mut self.sessions[slot as usize];
+                session.shares[share as usize].slack -= tokens;
+                let hold = session.holds.iter().rposition(|h| h.shares <= share);
+                session.holds[hold.expect("a growing run is inside its hold")].moved = true;
+            }
+            if mode == Some(Mode::Decode) || done {
+                self.token(world, stage, slot);
+            }
+        }
+        if finished {
+            for &job in &plan {
+                if self.jobs[job as usize].remaining < DONE {
+                    self.remove_resident(stage, job);
+                    self.job_ended(world, stage, job);
+                    let slot = self.jobs[job as usize].session;
+                    self.free_job(job);
+                    self.ready(slot)?;
+                }
+            }
+        }
+        plan.clear();
+        self.stages[stage as usize].engine.plan = plan;
+        self.touch_stage(stage);
+        self.idle_engines.insert(stage);
+        Ok(())
+    }
+
+    /// A session's token. The end of a prefill run is one; before the turn's first decode
+    /// run it only begins the count.
+    fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
+        let now = self.now;
+        let session = &mut self.sessions[slot as usize];
+        if !session.last_token.is_nan() && session.decodes {
+            world.act(Action::Token { stage, gap: now - session.last_token });
+        }
+        session.last_token = now;
+    }
+}
+
+/// How `serve exclusive prefill` stands in this iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exclusive {
+    /// Another rule.
+    No,
+    /// A resident prefills, alone.
+    Prefilling,
+    /// Decodes, unless a waiting prefill fits.
+    Tentative,
+}

@@ -1,0 +1,172 @@
+//! What is between the kernel and whoever drives it.
+//!
+//! The driver tells facts ([`crate::Kernel`]'s `tell_…` methods, each with its
+//! time) and implements [`World`]: it performs the actions the kernel answers
+//! with, and answers the draws the kernel needs.
+
+/// The driver, as the kernel sees it.
+pub trait World {
+    /// Whether the kernel should evaluate `cost`, the rates of `ps` stages and of
+    /// flows. The simulator does; on a real machine time is measured.
+    const MODELS_TIME: bool;
+
+    /// A number in [0, 1), a function of the stream and its counter alone.
+    fn uniform(&mut self, stream: Stream) -> f64;
+
+    /// What turn `turn` (from 1) of a trace session brings; `None` past its last.
+    fn trace_turn(&mut self, trace_session: u32, turn: u64) -> Option<TraceTurn>;
+
+    /// A session ended: whether another one takes its place (`closed`), and its trace session.
+    fn replacement(&mut self) -> Option<Arrival>;
+
+    /// Performs an action.
+    fn act(&mut self, action: Action);
+}
+
+/// Which random numbers are meant. Equal streams and counters give equal numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// What they are for.
+    pub purpose: Purpose,
+    /// The session's serial number, or the member of a machine.
+    pub owner: u64,
+    /// The turn, for [`Purpose::Turn`]; else 0.
+    pub turn: u64,
+    /// How many were drawn before.
+    pub counter: u64,
+}
+
+/// What random numbers are for. Each purpose has its own, so that one setting changed
+/// leaves the others' draws alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Gaps between arrivals.
+    Arrivals,
+    /// `init` (turn 0) and `turn` blocks.
+    Turn,
+    /// A session's statements.
+    Session,
+    /// Costs, budgets and rates of a stage.
+    Stage,
+    /// Eviction keys and spills of a pool.
+    Pool,
+    /// Which trace session an arrival replays.
+    TraceChoice,
+}
+
+/// A session to come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrival {
+    /// The trace session it replays.
+    pub trace_session: Option<u32>,
+}
+
+/// What a trace says of a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TraceTurn {
+    /// New prompt tokens.
+    pub new: f64,
+    /// Output tokens.
+    pub out: f64,
+    /// Think time.
+    pub think: f64,
+    /// Whether further turns follow.
+    pub more: bool,
+    /// Sixth column.
+    pub forced: f64,
+}
+
+/// What the driver is to do, or to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Begin the planned iteration of a step stage ([`crate::Kernel::planned`] lists it).
+    StartStep {
+        /// Member of a stage.
+        stage: u32,
+        /// Its duration; 0 when the world does not model time.
+        cost: f64,
+        /// Decode jobs in it.
+        decoders: u32,
+    },
+    /// Serve a job of a `fifo` or `delay` stage for `work` clock units.
+    StartWork {
+        /// To be told back.
+        job: u32,
+        /// Clock units.
+        work: f64,
+    },
+    /// A job is gone before its end: its session was preempted.
+    StopWork {
+        /// As in `StartWork`.
+        job: u32,
+    },
+    /// Tell when this lease's time is over.
+    WakeAt {
+        /// To be told back.
+        timer: u32,
+        /// Clock.
+        time: f64,
+    },
+    /// That lease ended earlier.
+    StopWake {
+        /// As in `WakeAt`.
+        timer: u32,
+    },
+    /// A job ended.
+    JobEnded {
+        /// Member of a stage; a flow tells each of its stages.
+        stage: u32,
+        /// Joining to service.
+        wait: f64,
+        /// Service to end.
+        service: f64,
+    },
+    /// A session's token came `gap` after its previous one.
+    Token {
+        /// Where it fell.
+        stage: u32,
+        /// Clock units.
+        gap: f64,
+    },
+    /// A hold was admitted whose first pool is `pool`.
+    Admitted {
+        /// Member of a pool.
+        pool: u32,
+        /// Since joining its queue.
+        wait: f64,
+    },
+    /// A sample of an observation.
+    Observed {
+        /// Index into the program's observes.
+        observe: u32,
+        /// Serial number.
+        session: u64,
+        /// Its turn_no.
+        turn: f64,
+        /// The sample.
+        value: f64,
+    },
+    /// A turn began.
+    Turned,
+    /// A session ended.
+    Ended {
+        /// Serial number.
+        session: u64,
+    },
+}
+
+/// Why a program cannot go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// One sentence, with the values read.
+    pub message: String,
+    /// The statement, where there is one.
+    pub at: Option<serq_ir::Place>,
+    /// The session's serial number, where one is concerned.
+    pub session: Option<u64>,
+    /// When.
+    pub time: f64,
+}
+
+/// What the kernel's calls answer.
+pub type Result<T> = std::result::Result<T, Box<Fault>>;

@@ -1,0 +1,305 @@
+//! What a run says: the figures of one simulation, in a stable order.
+//!
+//! The names are the report's JSON names. Times are in the program's clock unit,
+//! amounts in pool units, rates in 1/clock, fractions in 0 … 1. A figure that does
+//! not exist (no sample, no iteration) is NaN here and `null` in JSON.
+
+use serde::{Serialize, Serializer};
+
+/// The version of [`Report`]'s JSON.
+pub const REPORT_SCHEMA: u32 = 1;
+
+/// The report of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`REPORT_SCHEMA`].
+    pub schema: u32,
+    /// Version of this serq.
+    pub serq_version: &'static str,
+    /// The program's name.
+    pub program: String,
+    /// Where the run was to end.
+    pub horizon: f64,
+    /// Where it ended: the horizon, or earlier with `arrivals`.
+    pub end: f64,
+    /// Samples count from here.
+    pub warmup: f64,
+    /// The seed.
+    pub seed: u64,
+    /// Heap events processed.
+    pub events: u64,
+    /// Sessions that arrived, whole run.
+    pub arrivals: u64,
+    /// Sessions that ended, after warm-up.
+    pub ended: u64,
+    /// Turns begun, after warm-up.
+    pub turns: u64,
+    /// Time average of live sessions.
+    #[serde(serialize_with = "figure")]
+    pub mean_live: f64,
+    /// Observations in program order.
+    #[serde(serialize_with = "by_name")]
+    pub observes: Vec<Observe>,
+    /// Gauges in program order.
+    #[serde(serialize_with = "by_name")]
+    pub gauges: Vec<Gauge>,
+    /// One row a member, declaration order.
+    pub stages: Vec<Stage>,
+    /// One row a member, declaration order.
+    pub pools: Vec<Pool>,
+    /// What `--slo` asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
+    /// What a reader should know: rejections, stuck sessions, clamped work, instability…
+    pub notes: Vec<Note>,
+}
+
+/// An observation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observe {
+    /// As written.
+    #[serde(skip)]
+    pub name: String,
+    /// Samples after warm-up.
+    pub count: u64,
+    /// Their mean.
+    #[serde(serialize_with = "figure")]
+    pub mean: f64,
+    /// Half-width of the 95 % interval from 20 batches; NaN below 40 samples.
+    #[serde(serialize_with = "figure")]
+    pub ci: f64,
+    /// Sample variance / mean².
+    #[serde(serialize_with = "figure")]
+    pub cv2: f64,
+    /// The ⌈0.50 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p50: f64,
+    /// The ⌈0.90 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p90: f64,
+    /// The ⌈0.95 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p95: f64,
+    /// The ⌈0.99 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p99: f64,
+}
+
+/// A gauge, over the time after warm-up.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gauge {
+    /// As written.
+    #[serde(skip)]
+    pub name: String,
+    /// Time average.
+    #[serde(serialize_with = "figure")]
+    pub mean: f64,
+    /// Half-width of the 95 % interval from 20 equal windows.
+    #[serde(serialize_with = "figure")]
+    pub ci: f64,
+    /// Least value held for a positive time.
+    #[serde(serialize_with = "figure")]
+    pub min: f64,
+    /// Greatest value held for a positive time.
+    #[serde(serialize_with = "figure")]
+    pub max: f64,
+}
+
+/// One member of a stage.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stage {
+    /// `D`, `P.nic`, `D.nic.latency`.
+    pub name: String,
+    /// Member, `None` for a scalar.
+    pub index: Option<u32>,
+    /// `fifo`, `ps`, `delay`, `step`, `shared`.
+    #[serde(skip)]
+    pub kind: &'static str,
+    /// Time average of jobs present.
+    #[serde(serialize_with = "figure")]
+    pub mean_number: f64,
+    /// Fraction of time with a job; of a shared stage, its load.
+    #[serde(serialize_with = "figure")]
+    pub utilization: f64,
+    /// Jobs completed after warm-up.
+    pub completed: u64,
+    /// Per clock unit.
+    #[serde(serialize_with = "figure")]
+    pub throughput: f64,
+    /// Joining to service.
+    #[serde(serialize_with = "figure")]
+    pub mean_wait: f64,
+    /// In service (on a step stage: joining to done).
+    #[serde(serialize_with = "figure")]
+    pub mean_service: f64,
+    /// Iterations started, whole run.
+    pub iterations: u64,
+    /// Fraction of time in iterations with prefill tokens only.
+    #[serde(serialize_with = "figure")]
+    pub prefill_only: f64,
+    /// … with decode tokens only.
+    #[serde(serialize_with = "figure")]
+    pub decode_only: f64,
+    /// … with both.
+    #[serde(serialize_with = "figure")]
+    pub mixed: f64,
+    /// Time average of decode jobs in the running iteration.
+    #[serde(serialize_with = "figure")]
+    pub mean_decodes: f64,
+    /// Mean decode jobs over iterations with one.
+    #[serde(serialize_with = "figure")]
+    pub mean_decode_batch: f64,
+    /// Mean duration of those.
+    #[serde(serialize_with = "figure")]
+    pub mean_decode_step: f64,
+    /// Mean inter-token gap.
+    #[serde(serialize_with = "figure")]
+    pub mean_itl: f64,
+    /// Median, to 0.5 %.
+    #[serde(serialize_with = "figure")]
+    pub itl_p50: f64,
+    /// 99th percentile, to 0.5 %.
+    #[serde(serialize_with = "figure")]
+    pub itl_p99: f64,
+    /// At the end it had waiting work and its last attempt scheduled nothing.
+    pub idle_with_work: bool,
+}
+
+/// One member of a pool.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pool {
+    /// `D.kv`.
+    pub name: String,
+    /// Member, `None` for a scalar.
+    pub index: Option<u32>,
+    /// Units; may be infinite.
+    #[serde(skip)]
+    pub cap: f64,
+    /// Time average of allocated units.
+    #[serde(serialize_with = "figure")]
+    pub mean_used: f64,
+    /// Time average of cached units.
+    #[serde(serialize_with = "figure")]
+    pub mean_cached: f64,
+    /// Time average of waiting sessions.
+    #[serde(serialize_with = "figure")]
+    pub mean_queue: f64,
+    /// Time average of holds and leases.
+    #[serde(serialize_with = "figure")]
+    pub mean_holders: f64,
+    /// Joining to admission, over admissions after warm-up of holds whose first pool it is.
+    #[serde(serialize_with = "figure")]
+    pub mean_wait: f64,
+    /// Holds admitted, whole run.
+    pub admissions: u64,
+    /// Cache entries fully evicted.
+    pub evicted_entries: u64,
+    /// Units evicted.
+    #[serde(serialize_with = "figure")]
+    pub evicted_units: f64,
+    /// Holds preempted.
+    pub preemptions: u64,
+    /// Pieces spilled.
+    pub spills: u64,
+    /// Sessions ended because no capacity could serve them.
+    pub rejected: u64,
+    /// Sessions preempted without having got further.
+    pub stuck: u64,
+    /// A waiter no capacity can serve.
+    pub over_cap: Option<OverCap>,
+    /// Units at the end owned by nothing alive: no hold, lease, flow or cached entry. Always 0.
+    pub left: f64,
+    /// Units held, leased or in a flow at the end.
+    pub in_use_at_end: f64,
+}
+
+/// A waiter no capacity can serve.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverCap {
+    /// The pool in whose queue it waits, `kv` or `kv[3]`.
+    pub queue: String,
+    /// Units its head asks for.
+    #[serde(serialize_with = "figure")]
+    pub need: f64,
+}
+
+/// Shares of samples within limits.
+#[derive(Clone, Debug, Serialize)]
+pub struct Slo {
+    /// Each limit alone.
+    pub each: Vec<SloLimit>,
+    /// Share of (session, turn)s, among those with a sample of every name, within all limits.
+    #[serde(serialize_with = "figure")]
+    pub joint: f64,
+    /// How many (session, turn)s that is of.
+    pub joint_count: u64,
+}
+
+/// One limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct SloLimit {
+    /// The observation.
+    pub name: String,
+    /// Its limit.
+    #[serde(serialize_with = "figure")]
+    pub limit: f64,
+    /// Share of samples at or below it.
+    #[serde(serialize_with = "figure")]
+    pub share: f64,
+    /// Samples.
+    pub count: u64,
+}
+
+/// A remark on the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Note {
+    /// Which remark.
+    pub kind: NoteKind,
+    /// Its sentence.
+    pub text: String,
+}
+
+/// Which remark a note is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    /// Sessions ended because a request exceeds a pool.
+    Rejected,
+    /// Sessions preempted for ever. The command's exit status is 1.
+    Stuck,
+    /// Negative work taken as 0.
+    Clamped,
+    /// A queue grows.
+    Unstable,
+    /// Sessions wait and nothing is pending.
+    Deadlocked,
+    /// A test-valued observation is 0 throughout.
+    Constant,
+    /// A waiter no capacity can serve.
+    OverCap,
+    /// Statistics above the exact bound.
+    Sketched,
+}
+
+/// A JSON number; NaN and infinities are null.
+fn figure<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }
+}
+
+trait Named: Serialize {
+    fn name(&self) -> &str;
+}
+impl Named for Observe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+impl Named for Gauge {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn by_name<T: Named, S: Serializer>(rows: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rows.iter().map(|row| (row.name(), row)))
+}

@@ -1,0 +1,638 @@
+//! One run: the kernel driven in virtual time.
+//!
+//! ```text
+//!   take the earliest event ─▶ tell the kernel, which settles ─▶ schedule what changed
+//!        ▲                                                            │
+//!        │    nothing else due now: plan engines, read the state ◀────┘
+//!        └──────────────────────────────────────────────────────────────
+//! ```
+//!
+//! # Invariants
+//!
+//! - Equal times go in the order of scheduling. An arrival schedules the next one
+//!   before its own session runs; after a settle `ps` stages are scheduled in
+//!   declaration order, then the flows; iteration ends come last.
+//! - A run of iterations of equal cost, each starting where the one before ended, ends
+//!   its j-th at start + j × cost.
+
+use serq_ir as ir;
+use serq_ir::{Arrive, Place, Program};
+use serq_kernel::{Action, Arrival, Code, Fault, Finish, Kernel, Purpose, Stream, TraceTurn, World};
+
+use crate::draws::Draws;
+use crate::event::{Event, EventList, What};
+use crate::observe::Measurements;
+use crate::report::{self, Note, NoteKind, Report};
+use crate::trace::TraceFile;
+
+/// What a run is asked beyond the program.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Keep every sample and gauge change point (`--dump`).
+    pub record: bool,
+    /// Keep all samples for the quantiles, however many there are.
+    pub exact: bool,
+    /// Negative work stops the run.
+    pub strict: bool,
+    /// Stop with an error after this many events.
+    pub max_events: Option<u64>,
+    /// Limits on observations by name.
+    pub slo: Vec<(String, f64)>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The figures.
+    pub report: Report,
+    /// With [`Options::record`]: per observation, in program order.
+    pub samples: Vec<Vec<Sample>>,
+    /// With [`Options::record`]: per gauge, (time, value) at change points.
+    pub gauge_points: Vec<Vec<(f64, f64)>>,
+}
+
+/// One sample of an observation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub time: f64,
+    /// Serial number of the session.
+    pub session: u64,
+    /// Its turn_no.
+    pub turn: f64,
+    /// The sample.
+    pub value: f64,
+}
+
+/// Why a run stopped without a report.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunError {
+    /// One sentence: what went wrong, with the values read.
+    pub message: String,
+    /// The statement or declaration.
+    pub at: Option<Place>,
+    /// The session, where one is concerned.
+    pub session: Option<u64>,
+    /// When.
+    pub time: f64,
+    /// The watcher asked for the stop.
+    pub interrupted: bool,
+}
+
+impl From<Box<Fault>> for RunError {
+    fn from(fault: Box<Fault>) -> Self {
+        let Fault { message, at, session, time } = *fault;
+        Self { message, at, session, time, interrupted: false }
+    }
+}
+
+impl RunError {
+    fn at_time(time: f64, message: String) -> Self {
+        Self { message, at: None, session: None, time, interrupted: false }
+    }
+}
+
+/// How often the watcher is asked, in events.
+const WATCH_EVERY: u64 = 4_096;
+
+/// Simulates a program.
+///
+/// `watch` is called now and then with (time, events) and answers whether to go on.
+///
+/// # Errors
+///
+/// [`RunError`]: a run-time error of the program (docs/language.md, "Run-time errors"),
+/// `max_events` reached, or the watcher's stop.
+pub fn simulate(
+    program: &Program,
+    trace: Option<&TraceFile>,
+    options: &Options,
+    watch: &mut dyn FnMut(f64, u64) -> bool,
+) -> Result<Outcome, RunError> {
+    let code = Code::new(program);
+    Simulation::new(program, &code, trace, options).run(watch)
+}
+
+struct Simulation<'a> {
+    program: &'a Program,
+    options: &'a Options,
+    kernel: Kernel<'a>,
+    driver: Driver<'a>,
+    /// For each pool and stage family, the gauges that read it.
+    pool_gauges: Vec<Vec<usize>>,
+    stage_gauges: Vec<Vec<usize>>,
+    pool_family: Vec<u32>,
+    stage_family: Vec<u32>,
+    gauge_stale: Vec<bool>,
+    finishes: Vec<Finish>,
+    events: u64,
+    arrived: u64,
+}
+
+/// The kernel's world in virtual time.
+struct Driver<'a> {
+    now: f64,
+    draws: Draws,
+    trace: Option<&'a TraceFile>,
+    trace_ordered: bool,
+    /// `closed`: whoever ends is replaced.
+    replaces: bool,
+    serial_next: u64,
+    list: EventList,
+    /// Sequence number of the event each owner waits for; an event with another one is stale.
+    step_event: Vec<u64>,
+    stage_event: Vec<u64>,
+    /// The job a `ps` stage's event is about.
+    stage_job: Vec<u32>,
+    flows_event: u64,
+    flow_job: u32,
+    work_event: Vec<u64>,
+    timer_event: Vec<u64>,
+    /// Iterations started, to be scheduled after everything else of this instant.
+    starting: Vec<(u32, f64)>,
+    /// Runs of iterations of equal cost.
+    runs: Vec<StepRun>,
+    measured: Measurements,
+}
+
+/// Iterations of one cost, each starting where the one before ended.
+#[derive(Clone, Copy, Debug)]
+struct StepRun {
+    start: f64,
+    cost: f64,
+    steps: u64,
+    end: f64,
+}
+
+impl World for Driver<'_> {
+    const MODELS_TIME: bool = true;
+
+    fn uniform(&mut self, stream: Stream) -> f64 {
+        self.draws.uniform(stream)
+    }
+
+    fn trace_turn(&mut self, trace_session: u32, turn: u64) -> Option<TraceTurn> {
+        let turns = &self.trace?.sessions[trace_session as usize];
+        let row = turns.get(turn as usize - 1)?;
+        let more = (turn as usize) < turns.len();
+        Some(TraceTurn { new: row.new, out: row.out, think: row.think, more, forced: row.forced })
+    }
+
+    fn replacement(&mut self) -> Option<Arrival> {
+        self.replaces.then(|| self.arrival())
+    }
+
+    fn act(&mut self, action: Action) {
+        let now = self.now;
+        match action {
+            Action::StartStep { stage, cost, decoders } => {
+                self.measured.step_started(now, stage, cost, decoders);
+                self.starting.push((stage, cost));
+            }
+            Action::StartWork { job, work } => {
+                let event = self.push(now + work, What::Work(job));
+                *entry(&mut self.work_event, job) = event;
+            }
+            Action::StopWork { job } => *entry(&mut self.work_event, job) = 0,
+            Action::WakeAt { timer, time } => {
+                let event = self.push(time, What::Timer(timer));
+                *entry(&mut self.timer_event, timer) = event;
+            }
+            Action::StopWake { timer } => *entry(&mut self.timer_event, timer) = 0,
+            Action::JobEnded { stage, wait, service } => self.measured.job_ended(now, stage, wait, service),
+            Action::Token { stage, gap } => self.measured.token(now, stage, gap),
+            Action::Admitted { pool, wait } => self.measured.admitted(now, pool, wait),
+            Action::Observed { observe, session, turn, value } => {
+                self.measured.sample(now, observe, session, turn, value);
+            }
+            Action::Turned => self.measured.turned(now),
+            Action::Ended { .. } => self.measured.session_ended(now),
+        }
+    }
+}
+
+/// The place of an owner's event, made when first asked for.
+fn entry(events: &mut Vec<u64>, owner: u32) -> &mut u64 {
+    let at = owner as usize;
+    if at >= events.len() {
+        events.resize(at + 1, 0);
+    }
+    &mut events[at]
+}
+
+impl Driver<'_> {
+    /// Schedules; what would never come is not.
+    fn push(&mut self, time: f64, what: What) -> u64 {
+        if time < f64::INFINITY { self.list.push(time, what) } else { 0 }
+    }
+
+    /// The next session, and what it replays.
+    fn arrival(&mut self) -> Arrival {
+        let serial = self.serial_next;
+        self.serial_next += 1;
+        let trace_session = self.trace.map(|trace| {
+            let count = trace.sessions.len() as u64;
+            if self.trace_ordered {
+                (serial % count) as u32
+            } else {
+                let stream = Stream { purpose: Purpose::TraceChoice, owner: serial, turn: 0, counter: 0 };
+                (self.draws.uniform(stream) * count as f64) as u32
+            }
+        });
+        Arrival { trace_session }
+    }
+
+    /// Whether the owner still waits for this event.
+    fn is_current(&self, event: Event) -> bool {
+        match event.what {
+            What::Warmup | What::Arrival => true,
+            What::Step(stage) => self.step_event[stage as usize] == event.sequence,
+            What::Stage(stage) => self.stage_event[stage as usize] == event.sequence,
+            What::Flows => self.flows_event == event.sequence,
+            What::Work(job) => self.work_event[job as usize] == event.sequence,
+            What::Timer(timer) => self.timer_event[timer as usize] == event.sequence,
+        }
+    }
+
+    /// The next event that is not stale.
+    fn peek(&mut self) -> Option<Event> {
+        loop {
+            let event = self.list.peek()?;
+            if self.is_current(event) {
+                return Some(event);
+            }
+            self.list.pop();
+        }
+    }
+
+    fn schedule_steps(&mut self) {
+        let mut starting = std::mem::take(&mut self.starting);
+        for (stage, cost) in starting.drain(..) {
+            let now = self.now;
+            let run = &mut self.runs[stage as usize];
+            if run.cost == cost && run.end == now {
+                run.steps += 1;
+            } else {
+                *run = StepRun { start: now, cost, steps: 1, end: now };
+            }
+            run.end = run.start + run.steps as f64 * cost;
+            let end = run.end;
+            self.step_event[stage as usize] = self.push(end, What::Step(stage));
+        }
+        self.starting = starting;
+    }
+}
+
+impl<'a> Simulation<'a> {
+    fn new(program: &'a Program, code: &'a Code, trace: Option<&'a TraceFile>, options: &'a Options) -> Self {
+        let kernel = Kernel::new(code, options.strict);
+        let measured = Measurements::new(program, &kernel, options);
+        let stages = kernel.stages() as usize;
+        let mut pool_gauges = vec![Vec::new(); program.pools.len()];
+        let mut stage_gauges = vec![Vec::new(); program.stages.len()];
+        for (gauge, (pools, stages)) in code.gauge_reads().enumerate() {
+            pools.iter().for_each(|family| pool_gauges[*family as usize].push(gauge));
+            stages.iter().for_each(|family| stage_gauges[*family as usize].push(gauge));
+        }
+        Self {
+            program,
+            options,
+            driver: Driver {
+                now: 0.0,
+                draws: Draws::new(program.run.seed),
+                trace,
+                trace_ordered: program.workload.trace.as_ref().is_some_and(|t| t.ordered),
+                replaces: matches!(program.workload.arrive, Arrive::Closed(_)),
+                serial_next: 0,
+                list: EventList::default(),
+                step_event: vec![0; stages],
+                stage_event: vec![0; stages],
+                stage_job: vec![0; stages],
+                flows_event: 0,
+                flow_job: 0,
+                work_event: Vec::new(),
+                timer_event: Vec::new(),
+                starting: Vec::new(),
+                runs: vec![StepRun { start: 0.0, cost: f64::NAN, steps: 0, end: f64::NAN }; stages],
+                measured,
+            },
+            pool_gauges,
+            stage_gauges,
+            pool_family: code.pool_members().map(|(_, family, _)| family).collect(),
+            stage_family: code.stage_members().map(|(_, family, _)| family).collect(),
+            gauge_stale: vec![true; program.gauges.len()],
+            finishes: Vec::new(),
+            kernel,
+            events: 0,
+            arrived: 0,
+        }
+    }
+
+    fn run(mut self, watch: &mut dyn FnMut(f64, u64) -> bool) -> Result<Outcome, RunError> {
+        let (horizon, warmup) = (self.program.run.horizon.0, self.program.run.warmup.0);
+        let mut end = horizon;
+        if warmup > 0.0 {
+            self.driver.push(warmup, What::Warmup);
+        }
+        match &self.program.workload.arrive {
+            Arrive::None => {}
+            Arrive::Poisson(_) => {
+                self.driver.push(0.0, What::Arrival);
+            }
+            Arrive::Renewal(_) => {
+                let gap = self.kernel.gap(&mut self.driver)?;
+                self.driver.push(gap, What::Arrival);
+            }
+            Arrive::Closed(n) | Arrive::Batch(n) => {
+                let arrivals: Vec<Arrival> = (0..*n).map(|_| self.driver.arrival()).collect();
+                self.kernel.tell_arrived(&mut self.driver, 0.0, arrivals)?;
+            }
+        }
+        self.finish_instant_or_wait()?;
+        while let Some(event) = self.driver.peek() {
+            if event.time() > horizon {
+                break;
+            }
+            self.driver.list.pop();
+            self.driver.now = event.time();
+            self.events += 1;
+            if self.events.is_multiple_of(WATCH_EVERY) && !watch(event.time(), self.events) {
+                return Err(RunError {
+                    interrupted: true,
+                    ..RunError::at_time(event.time(), "the run was stopped".into())
+                });
+            }
+            if self.options.max_events.is_some_and(|max| self.events > max) {
+                let message = format!("the run has more than {} events (--max-events)", self.events - 1);
+                return Err(RunError::at_time(event.time(), message));
+            }
+            self.tell(event)?;
+            self.finish_instant_or_wait()?;
+            if self.drained() {
+                end = self.driver.now;
+                break;
+            }
+        }
+        self.report(end)
+    }
+
+    fn tell(&mut self, event: Event) -> Result<(), RunError> {
+        let (now, driver) = (event.time(), &mut self.driver);
+        match event.what {
+            What::Warmup => driver.measured.restart(now),
+            What::Arrival => return self.tell_arrival(now),
+            What::Step(stage) => {
+                driver.step_event[stage as usize] = 0;
+                self.kernel.tell_step_ended(driver, now, stage)?;
+            }
+            What::Stage(stage) => {
+                driver.stage_event[stage as usize] = 0;
+                let job = driver.stage_job[stage as usize];
+                self.kernel.tell_work_ended(driver, now, job)?;
+            }
+            What::Flows => {
+                driver.flows_event = 0;
+                let job = driver.flow_job;
+                self.kernel.tell_work_ended(driver, now, job)?;
+            }
+            What::Work(job) => {
+                driver.work_event[job as usize] = 0;
+                self.kernel.tell_work_ended(driver, now, job)?;
+            }
+            What::Timer(timer) => {
+                driver.timer_event[timer as usize] = 0;
+                self.kernel.tell_woken(driver, now, timer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_arrival(&mut self, now: f64) -> Result<(), RunError> {
+        self.arrived += 1;
+        if self.program.run.arrivals.is_none_or(|max| self.arrived < max) {
+            let gap = match &self.program.workload.arrive {
+                Arrive::Poisson(rate) => {
+                    let stream = Stream { purpose: Purpose::Arrivals, owner: 0, turn: 0, counter: self.arrived };
+                    -libm::log(1.0 - self.driver.draws.uniform(stream)) / rate.0
+                }
+                _ => self.kernel.gap(&mut self.driver)?,
+            };
+            self.driver.push(now + gap, What::Arrival);
+        }
+        let arrival = self.driver.arrival();
+        Ok(self.kernel.tell_arrived(&mut self.driver, now, [arrival])?)
+    }
+
+    /// Schedules what changed; if nothing further is due now, plans engines and reads the state.
+    fn finish_instant_or_wait(&mut self) -> Result<(), RunError> {
+        self.schedule_finishes()?;
+        let now = self.driver.now;
+        let due_now = |driver: &mut Driver<'_>| driver.peek().is_some_and(|e| e.time() == now);
+        if due_now(&mut self.driver) {
+            return Ok(());
+        }
+        self.kernel.plan_steps(&mut self.driver)?;
+        self.schedule_finishes()?;
+        self.driver.schedule_steps();
+        if !due_now(&mut self.driver) {
+            self.read_state();
+        }
+        Ok(())
+    }
+
+    fn schedule_finishes(&mut self) -> Result<(), RunError> {
+        let mut finishes = std::mem::take(&mut self.finishes);
+        self.kernel.finishes(&mut self.driver, &mut finishes)?;
+        for Finish { stage, next } in finishes.drain(..) {
+            let what = stage.map_or(What::Flows, What::Stage);
+            let event = next.map_or(0, |(_, time)| self.driver.push(time, what));
+            let job = next.map_or(0, |(job, _)| job);
+            match stage {
+                Some(stage) => {
+                    self.driver.stage_event[stage as usize] = event;
+                    self.driver.stage_job[stage as usize] = job;
+                }
+                None => {
+                    self.driver.flows_event = event;
+                    self.driver.flow_job = job;
+                }
+            }
+        }
+        self.finishes = finishes;
+        Ok(())
+    }
+
+    /// The end of an instant: what changed is read.
+    fn read_state(&mut self) {
+        let Self { kernel, driver, gauge_stale, .. } = self;
+        let now = driver.now;
+        let measured = &mut driver.measured;
+        kernel.drain_touched_pools(|pool, state| {
+            measured.pool(now, pool, state);
+            for &gauge in &self.pool_gauges[self.pool_family[pool as usize] as usize] {
+                gauge_stale[gauge] = true;
+            }
+        });
+        kernel.drain_touched_stages(|stage, state| {
+            measured.stage(now, stage, state);
+            for &gauge in &self.stage_gauges[self.stage_family[stage as usize] as usize] {
+                gauge_stale[gauge] = true;
+            }
+        });
+        measured.live(now, kernel.live());
+        for (gauge, stale) in gauge_stale.iter_mut().enumerate() {
+            if std::mem::take(stale) {
+                let value = kernel.gauge(driver, gauge);
+                driver.measured.gauge(now, gauge, value);
+            }
+        }
+    }
+
+    /// With `arrivals`: all came and the last has ended.
+    fn drained(&self) -> bool {
+        self.program.run.arrivals.is_some_and(|max| self.arrived >= max) && self.kernel.live() == 0
+    }
+
+    fn report(mut self, end: f64) -> Result<Outcome, RunError> {
+        let run = &self.program.run;
+        if let Some(max) = run.arrivals {
+            let problem = if self.arrived < max {
+                Some(format!("only {} of {max} arrivals came by the horizon", self.arrived))
+            } else if self.kernel.live() > 0 {
+                Some(format!("{} of {max} sessions have not ended by the horizon", self.kernel.live()))
+            } else if end <= run.warmup.0 {
+                Some(format!("all {max} sessions ended by {end}, within the warm-up"))
+            } else {
+                None
+            };
+            if let Some(message) = problem {
+                return Err(RunError::at_time(end, message));
+            }
+        }
+        let mut notes = Vec::new();
+        let clamped = self.kernel.clamped();
+        if clamped > 0 {
+            let text = format!("{clamped} run(s) of negative work took no time (--strict stops at them)");
+            notes.push(Note { kind: NoteKind::Clamped, text });
+        }
+        if self.driver.peek().is_none() && self.kernel.live() > 0 {
+            let text = format!(
+                "deadlock: {} session(s) wait and nothing is pending since {}",
+                self.kernel.live(),
+                self.driver.now
+            );
+            notes.push(Note { kind: NoteKind::Deadlocked, text });
+        }
+        let frame = Report {
+            schema: report::REPORT_SCHEMA,
+            serq_version: env!("CARGO_PKG_VERSION"),
+            program: self.program.name.clone(),
+            horizon: run.horizon.0,
+            end,
+            warmup: run.warmup.0,
+            seed: run.seed,
+            events: self.events,
+            arrivals: self.kernel.arrivals(),
+            ended: 0,
+            turns: 0,
+            mean_live: 0.0,
+            observes: Vec::new(),
+            gauges: Vec::new(),
+            stages: self.stage_rows(),
+            pools: self.pool_rows(),
+            slo: None,
+            notes,
+        };
+        let mut outcome = self.driver.measured.finish(self.program, &self.kernel, self.options, end, frame);
+        note_constants(self.program, &mut outcome.report);
+        Ok(outcome)
+    }
+
+    fn stage_rows(&self) -> Vec<report::Stage> {
+        let sizes = |family: u32| self.program.stages[family as usize].size;
+        let mut rows = Vec::new();
+        for (id, family) in self.stage_family.iter().enumerate() {
+            let first = self.stage_family.iter().position(|f| f == family).expect("a family has members");
+            rows.push(report::Stage {
+                name: self.program.stages[*family as usize].name.clone(),
+                index: sizes(*family).map(|_| (id - first) as u32),
+                kind: self.kernel.stage_kind(id as u32),
+                ..report::Stage::default()
+            });
+        }
+        rows
+    }
+
+    fn pool_rows(&mut self) -> Vec<report::Pool> {
+        let over_caps = self.kernel.over_caps(&mut self.driver);
+        let mut rows = Vec::new();
+        for id in 0..self.pool_family.len() {
+            let family = self.pool_family[id];
+            let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
+            let pool = &self.program.pools[family as usize];
+            let over_cap = over_caps
+                .iter()
+                .find(|over| over.pool == id as u32)
+                .map(|over| report::OverCap { queue: self.member_name(over.queue), need: over.need });
+            rows.push(report::Pool {
+                name: pool.name.clone(),
+                index: pool.size.map(|_| (id - first) as u32),
+                cap: pool.cap.0,
+                over_cap,
+                ..report::Pool::default()
+            });
+        }
+        rows
+    }
+
+    /// A pool as the report writes it: `kv`, or `kv[3]` of a family.
+    fn member_name(&self, id: u32) -> String {
+        let family = self.pool_family[id as usize];
+        let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
+        let pool = &self.program.pools[family as usize];
+        match pool.size {
+            Some(_) => format!("{}[{}]", pool.name, id as usize - first),
+            None => pool.name.clone(),
+        }
+    }
+}
+
+/// Notes test-valued observations that were never true.
+fn note_constants(program: &Program, report: &mut Report) {
+    let mut tests = vec![(false, true); program.observes.len()];
+    observed_tests(&program.session, &mut tests);
+    for (observe, (seen, test)) in report.observes.iter().zip(&tests) {
+        if *seen && *test && observe.count >= 40 && observe.mean == 0.0 && observe.p99 == 0.0 {
+            let text = format!("observe {} is constant 0 over {} samples", observe.name, observe.count);
+            report.notes.push(Note { kind: NoteKind::Constant, text });
+        }
+    }
+}
+
+/// For each observation: whether it is taken anywhere, and always of a test.
+fn observed_tests(block: &ir::Block, tests: &mut [(bool, bool)]) {
+    use ir::Binary::{And, Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual, Or};
+    for stmt in block {
+        match &stmt.kind {
+            ir::StmtKind::Observe { observe, value } => {
+                let test = match value {
+                    ir::Expr::Binary(op, ..) => {
+                        matches!(op, And | Or | Less | LessEqual | Greater | GreaterEqual | Equal | NotEqual)
+                    }
+                    ir::Expr::Unary(ir::Unary::Not, _) => true,
+                    _ => false,
+                };
+                let (seen, always) = &mut tests[*observe as usize];
+                *seen = true;
+                *always &= test;
+            }
+            ir::StmtKind::Hold(hold) => observed_tests(&hold.body, tests),
+            ir::StmtKind::Branch { then, otherwise, .. } => {
+                observed_tests(then, tests);
+                observed_tests(otherwise, tests);
+            }
+            ir::StmtKind::Loop { body } => observed_tests(body, tests),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Averages over time and over samples, as the report defines them.
+
+/// Windows a time average's interval is made of, and batches a sample mean's.
+pub(crate) const BATCHES: usize = 20;
+/// Student's t, 19 degrees of freedom, two-sided 95 %.
+const T_19: f64 = 2.093;
+
+/// The time average of a value that is constant between changes.
+///
+/// The area grows only when the value changes, so that it does not depend on how
+/// many events looked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeAverage {
+    value: f64,
+    since: f64,
+    area: f64,
+}
+
+impl TimeAverage {
+    pub(crate) fn set(&mut self, now: f64, value: f64) {
+        if value != self.value {
+            self.area += self.value * (now - self.since);
+            self.since = now;
+            self.value = value;
+        }
+    }
+
+    /// Forgets what was before.
+    pub(crate) fn restart(&mut self, now: f64) {
+        self.area = 0.0;
+        self.since = now;
+    }
+
+    pub(crate) fn mean(&self, from: f64, to: f64) -> f64 {
+        (self.area + self.value * (to - self.since)) / (to - from)
+    }
+}
+
+/// A time average in twenty equal windows of [from, to].
+#[derive(Clone, Debug)]
+pub(crate) struct Windows {
+    from: f64,
+    width: f64,
+    areas: [f64; BATCHES],
+    value: f64,
+    since: f64,
+}
+
+impl Windows {
+    pub(crate) fn new(from: f64, to: f64, value: f64) -> Self {
+        Self { from, width: (to - from) / BATCHES as f64, areas: [0.0; BATCHES], value, since: from }
+    }
+
+    /// The value changes at `now`.
+    pub(crate) fn set(&mut self, now: f64, value: f64) {
+        if now > self.since {
+            self.fill(now);
+        }
+        self.value = value;
+    }
+
+    fn fill(&mut self, now: f64) {
+        let mut at = (((self.since - self.from) / self.width) as usize).min(BATCHES - 1);
+        loop {
+            let end = if at == BATCHES - 1 { f64::INFINITY } else { self.from + self.width * (at + 1) as f64 };
+            let until = now.min(end);
+            if until > self.since {
+                self.areas[at] += self.value * (until - self.since);
+                self.since = until;
+            }
+            if until >= now || at == BATCHES - 1 {
+                self.since = now;
+                return;
+            }
+            at += 1;
+        }
+    }
+
+    /// The windows' averages, once the value was set at the end.
+    pub(crate) fn means(&self) -> [f64; BATCHES] {
+        self.areas.map(|area| area / self.width)
+    }
+}
+
+/// Half-width of the 95 % interval of a mean from twenty batch means.
+pub(crate) fn half_width(means: &[f64; BATCHES]) -> f64 {
+    let n = BATCHES as f64;
+    let mean = means.iter().sum::<f64>() / n;
+    let variance = means.iter().map(|m| (m - mean) * (m - mean)).sum::<f64>() / (n - 1.0);
+    T_19 * (variance / n).sqrt()
+}
+
+/// Student's t of the slope of a straight line through equally spaced values.
+pub(crate) fn trend(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let middle = (n - 1.0) / 2.0;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread: f64 = (0..values.len()).map(|k| (k as f64 - middle) * (k as f64 - middle)).sum();
+    let slope = values.iter().enumerate().map(|(k, v)| (k as f64 - middle) * (v - mean)).sum::<f64>() / spread;
+    let rest: f64 = values
+        .iter()
+        .enumerate()
+        .map(|(k, v)| {
+            let error = v - mean - slope * (k as f64 - middle);
+            error * error
+        })
+        .sum();
+    slope / (rest / (n - 2.0) / spread).sqrt()
+}
+
+/// Gaps between tokens: exact mean, quantiles to 0.5 %.
+///
+/// Bucket k holds gaps in [1.01^k, 1.01^(k+1)) and answers with its middle, 1.01^(k+½),
+/// or with the nearest gap it has seen where that is not between its least and greatest:
+/// a constant gap is itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Gaps {
+    /// Number of the first bucket.
+    first: i32,
+    buckets: Vec<Bucket>,
+    /// Bounds and place of the bucket the latest gap fell into: the next one usually does too.
+    latest: (f64, f64, usize),
+    count: u64,
+    sum: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    count: u64,
+    least: f64,
+    greatest: f64,
+}
+
+const EMPTY: Bucket = Bucket { count: 0, least: f64::INFINITY, greatest: 0.0 };
+/// Gaps are told apart from 1e-17 to 1e17 clock units.
+const BUCKETS: f64 = 4_000.0;
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self { first: 0, buckets: Vec::new(), latest: (0.0, 0.0, 0), count: 0, sum: 0.0 }
+    }
+}
+
+impl Gaps {
+    pub(crate) fn add(&mut self, gap: f64) {
+        self.count += 1;
+        self.sum += gap;
+        let (low, high, at) = self.latest;
+        let at = if low <= gap && gap < high { at } else { self.find(gap) };
+        let bucket = &mut self.buckets[at];
+        bucket.count += 1;
+        bucket.least = bucket.least.min(gap);
+        bucket.greatest = bucket.greatest.max(gap);
+    }
+
+    fn find(&mut self, gap: f64) -> usize {
+        let k = (libm::log(gap) / libm::log(1.01)).floor().clamp(-BUCKETS, BUCKETS) as i32;
+        if self.buckets.is_empty() {
+            self.first = k;
+        }
+        if k < self.first {
+            self.buckets.splice(0..0, std::iter::repeat_n(EMPTY, (self.first - k) as usize));
+            self.first = k;
+        }
+        let at = (k - self.first) as usize;
+        if at >= self.buckets.len() {
+            self.buckets.resize(at + 1, EMPTY);
+        }
+        // A little inside, so that a gap at an edge is always found by its logarithm.
+        let edge = |k: i32| libm::pow(1.01, f64::from(k));
+        self.latest = (edge(k) * (1.0 + 1e-12), edge(k + 1) * (1.0 - 1e-12), at);
+        at
+    }
+
+    pub(crate) fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    pub(crate) fn quantile(&self, q: f64) -> f64 {
+        let rank = (q * self.count as f64).ceil() as u64;
+        let mut seen = 0;
+        for (k, bucket) in (self.first..).zip(&self.buckets) {
+            seen += bucket.count;
+            if bucket.count > 0 && seen >= rank {
+                return libm::pow(1.01, f64::from(k) + 0.5).clamp(bucket.least, bucket.greatest);
+            }
+        }
+        f64::NAN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_split_what_is_held_across_them() {
+        let mut windows = Windows::new(10.0, 30.0, 2.0);
+        windows.set(11.5, 4.0);
+        windows.set(30.0, 0.0);
+        let means = windows.means();
+        assert_eq!(means[0], 2.0);
+        assert_eq!(means[1], 3.0);
+        assert!(means[2..].iter().all(|m| *m == 4.0));
+    }
+
+    #[test]
+    fn a_straight_line_has_an_infinite_trend_and_noise_has_none() {
+        assert!(trend(&[1.0, 2.0, 3.0, 4.0, 5.0]) > 1e6);
+        assert!(trend(&[1.0, 2.0, 1.0, 2.0, 1.0]).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_constant_gap_is_itself_and_others_are_their_buckets_middle() {
+        let mut gaps = Gaps::default();
+        [3.0, 1.0, 1.0, 29.0].iter().for_each(|gap| gaps.add(*gap));
+        assert_eq!((gaps.quantile(0.5), gaps.quantile(0.99), gaps.mean()), (1.0, 29.0, 8.5));
+        [1.001, 1.009, 1.002].iter().for_each(|gap| gaps.add(*gap));
+        assert!((gaps.quantile(0.5) - 1.01f64.sqrt()).abs() < 1e-12);
+        let mut zero = Gaps::default();
+        zero.add(0.0);
+        assert_eq!(zero.quantile(0.5), 0.0);
+    }
+}

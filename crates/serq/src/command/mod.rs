@@ -1,0 +1,9 @@
+//! One module a command.
+
+pub(crate) mod check;
+pub(crate) mod explain;
+pub(crate) mod explain_error;
+pub(crate) mod fmt;
+pub(crate) mod ir;
+pub(crate) mod run;
+pub(crate) mod sweep;

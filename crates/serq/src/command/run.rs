@@ -1,0 +1,162 @@
+//! `serq run`: simulate and report.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serq_sim::replicate::{Figures, SeedError, replicate};
+use serq_sim::{Options, Outcome, RunError, simulate};
+
+use crate::failure::Failure;
+use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit};
+use crate::program_file::{Linked, ProgramFile};
+use crate::report::{lines, over_seeds, text};
+use crate::seeds::Seeds;
+use crate::watch::Watch;
+use crate::{dump, number, output};
+
+/// Simulate a program and report its figures
+#[derive(Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    program: ProgramFlags,
+
+    /// Replace the program's seed
+    #[arg(long, value_name = "SEED", conflicts_with = "seeds")]
+    seed: Option<u64>,
+
+    /// Run many seeds and report median, range and interval: `1..20` (both ends) or `1,5,9`
+    #[arg(long, value_name = "SEEDS")]
+    seeds: Option<Seeds>,
+
+    #[command(flatten)]
+    jobs: JobFlags,
+
+    /// The report as one JSON object
+    #[arg(long, conflicts_with_all = ["csv", "facts"])]
+    json: bool,
+
+    /// The figures as CSV, one a row
+    #[arg(long, conflicts_with = "facts")]
+    csv: bool,
+
+    /// The figures one fact a line, in fixed decimals and order, for tests and diffs
+    #[arg(long, conflicts_with = "seeds")]
+    facts: bool,
+
+    /// Write every sample and every change of a gauge as CSV files into this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
+    dump: Option<PathBuf>,
+
+    /// Report the share of samples of an observation at or below a limit; may be repeated
+    #[arg(long, value_name = "NAME=LIMIT", value_parser = limit)]
+    slo: Vec<(String, f64)>,
+
+    /// A row for every member of a family, however many there are
+    #[arg(long)]
+    all_members: bool,
+
+    #[command(flatten)]
+    limits: LimitFlags,
+}
+
+impl Run {
+    /// Runs and prints.
+    pub(crate) fn execute(self) -> Result<(), Failure> {
+        let file = ProgramFile::open(&self.program)?;
+        let settings = &self.program.settings;
+        let linked = file.link(settings, &[], self.seed)?;
+        self.check_limits(&linked)?;
+        let trace = file.trace(&linked.program, settings)?;
+        file.warn(&linked);
+        if let Some(folder) = &self.dump {
+            dump::prepare(folder)?;
+        }
+        let options = Options {
+            record: self.dump.is_some(),
+            exact: self.limits.exact,
+            strict: self.limits.strict,
+            max_events: self.limits.max_events,
+            slo: self.slo.clone(),
+        };
+        let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
+        let horizon = linked.program.run.horizon.0;
+        match &self.seeds {
+            None => {
+                let outcome = simulate(&linked.program, trace.as_ref(), &options, &mut watch.run(horizon));
+                watch.finish();
+                let outcome = outcome.map_err(|error| match error.interrupted {
+                    true => watch.stopped(&format!("at time {}", number::exact(error.time))),
+                    false => file.refuse_run(&linked.sources, &error, ""),
+                })?;
+                self.report(&linked, &outcome, watch.seconds())
+            }
+            Some(seeds) => {
+                let run = |seed: u64| {
+                    let mut program = linked.program.clone();
+                    program.run.seed = seed;
+                    let outcome = simulate(&program, trace.as_ref(), &options, &mut watch.run(horizon))?;
+                    Ok::<_, RunError>(Figures::from(&outcome.report))
+                };
+                let replication = replicate(&seeds.0, self.jobs.count(), run);
+                watch.finish();
+                let replication = replication.map_err(|SeedError { seed, error }| match error.interrupted {
+                    true => watch.stopped(&format!("at seed {seed}")),
+                    false => file.refuse_run(&linked.sources, &error, &format!("seed {seed}")),
+                })?;
+                let report = over_seeds::Report { program: &linked.program, replication: &replication };
+                output::print(&if self.json {
+                    report.json()
+                } else if self.csv {
+                    report.csv()
+                } else {
+                    report.text(output::width(), self.all_members)
+                })?;
+                let stuck = replication.runs.iter().filter(|run| run.stuck).count();
+                if stuck > 0 {
+                    return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", seeds.0.len())));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn report(&self, linked: &Linked, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
+        if let Some(folder) = &self.dump {
+            dump::write(folder, &linked.program, outcome)?;
+        }
+        let report = &outcome.report;
+        output::print(&if self.json {
+            serde_json::to_string_pretty(report).expect("a report has only JSON's types") + "\n"
+        } else if self.csv {
+            lines::csv(report)
+        } else if self.facts {
+            lines::facts(report)
+        } else {
+            // Real time is not the run's: into a pipe, the same run prints the same bytes.
+            let seconds = output::is_terminal().then_some(seconds);
+            text::draw(report, output::width(), self.all_members, seconds)
+        })?;
+        if Figures::from(report).stuck {
+            let stuck: u64 = report.pools.iter().map(|pool| pool.stuck).sum();
+            return Err(Failure::Failed(format!(
+                "{} stuck",
+                if stuck == 1 { "a session is".into() } else { format!("{stuck} sessions are") }
+            )));
+        }
+        Ok(())
+    }
+
+    /// A limit on what the program does not observe is a misspelling.
+    fn check_limits(&self, linked: &Linked) -> Result<(), Failure> {
+        for (name, _) in &self.slo {
+            if !linked.program.observes.contains(name) {
+                let all = linked.program.observes.join(", ");
+                let all = if all.is_empty() { "nothing".into() } else { all };
+                return Err(Failure::Failed(format!(
+                    "--slo {name}: no observation is named so; the program observes {all}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

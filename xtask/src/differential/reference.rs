@@ -1,0 +1,107 @@
+//! The reference release in a process of its own.
+//!
+//! One process answers all programs, a line each; it is started anew when it does not
+//! answer in time or dies.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use crate::program::root;
+
+/// What an answer may take. A generated program takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The release the answers are from.
+const RELEASE: &str = "0.1.3";
+
+pub(super) struct Reference {
+    python: String,
+    path: Option<PathBuf>,
+    process: Process,
+    asked: u64,
+}
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    fn start(python: &str, path: Option<&Path>) -> Result<Self, String> {
+        let script = root().join("tools/reference.py");
+        let mut command = Command::new(python);
+        command.arg(&script).args(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("{python} {}: {e}", script.display()))?;
+        let input = child.stdin.take().expect("stdin is piped");
+        let output = child.stdout.take().expect("stdout is piped");
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { break };
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let process = Self { child, input, lines };
+        let hello = process.lines.recv_timeout(PATIENCE).map_err(|_| {
+            format!("{python} has no pyserq: `pip install --target FOLDER pyserq=={RELEASE}` and --reference-path FOLDER")
+        })?;
+        let hello: Value = serde_json::from_str(&hello).map_err(|e| e.to_string())?;
+        match hello["release"].as_str() {
+            Some(RELEASE) => Ok(process),
+            other => Err(format!("the reference is {RELEASE}, {python} has {other:?}")),
+        }
+    }
+}
+
+impl Reference {
+    pub(super) fn start(python: &str, path: Option<&Path>) -> Result<Self, String> {
+        let process = Process::start(python, path)?;
+        Ok(Self { python: python.to_owned(), path: path.map(Path::to_owned), process, asked: 0 })
+    }
+
+    /// Sends a program; [`Reference::answer`] waits for what it did.
+    pub(super) fn ask(&mut self, text: &str) -> Result<(), String> {
+        self.asked += 1;
+        let line = json!({ "id": self.asked, "source": text });
+        // A dead process is seen when its answer is waited for.
+        let _ = writeln!(self.process.input, "{line}").and_then(|()| self.process.input.flush());
+        Ok(())
+    }
+
+    pub(super) fn answer(&mut self) -> Result<Answer, String> {
+        match self.process.lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                let answered: Value = serde_json::from_str(&line).map_err(|e| format!("{e} in {line}"))?;
+                if answered["id"] != json!(self.asked) {
+                    return Err(format!("an answer to {}, not to {}", answered["id"], self.asked));
+                }
+                let message = answered["message"].as_str().unwrap_or_default().to_owned();
+                Ok(match answered["status"].as_str() {
+                    Some("ok") => Answer::Ran(answered),
+                    Some("refused") => Answer::Refused(message),
+                    Some("stopped") => Answer::Stopped(message),
+                    _ => Answer::Panicked(message),
+                })
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                self.process = Process::start(&self.python, self.path.as_deref())?;
+                Ok(Answer::Silent)
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The project's chores: `cargo xtask --help` lists them.
+//!
+//! What a chore checks it can also check from a test (`xtask/tests/`), so nothing here is
+//! only run by hand. A chore answers with the text it prints, or with what is wrong.
+
+pub mod bench;
+pub mod differential;
+pub mod fingerprint;
+pub mod layers;
+pub mod mutate;
+pub mod parallel;
+pub mod program;
+pub mod schema;
+pub mod seed;
+pub mod tables;
