@@ -91,8 +91,6 @@ pub struct Kernel<'p> {
     pub(crate) keys_best: Vec<f64>,
     pub(crate) keys_tried: Vec<f64>,
     pub(crate) header_units: Vec<f64>,
-    pub(crate) given_back: Vec<u32>,
-    pub(crate) preempted_back: Vec<u32>,
     pub(crate) candidates: Vec<(u64, u32)>,
     pub(crate) serve_order: Vec<u32>,
     pub(crate) run_stages: Vec<u32>,
@@ -185,8 +183,6 @@ impl<'p> Kernel<'p> {
             keys_best: Vec::new(),
             keys_tried: Vec::new(),
             header_units: Vec::new(),
-            given_back: Vec::new(),
-            preempted_back: Vec::new(),
             candidates: Vec::new(),
             serve_order: Vec::new(),
             run_stages: Vec::new(),
@@ -261,11 +257,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
         loop {
             self.run_ready(world)?;
-            let mut from = 0;
-            while let Some(pool) = self.retried.next_from(from) {
-                from = pool + 1;
-                self.retry_pool(world, pool)?;
-            }
+            self.retry_pools(world)?;
             if self.ready_list.is_empty() {
                 return Ok(());
             }
