@@ -302,7 +302,7 @@ impl<'a> Linker<'a> {
 
     /// One level deeper; the caller comes back up.
     pub(crate) fn deeper(&mut self, span: Span) -> Result<()> {
-        if self.too_large {
+        if self.too_large || self.findings.enough() {
             return Err(Reported);
         }
         self.nodes += 1;

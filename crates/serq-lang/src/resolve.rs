@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serq_ir::BuiltIn;
 
 use crate::ast;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::source::Span;
 use crate::walk::{self, Visitor};
 
@@ -278,6 +278,9 @@ pub(crate) struct Findings {
     pub(crate) errors: usize,
 }
 
+/// Most errors of linking listed for one program.
+const ERRORS_MAX: usize = 100;
+
 /// An error has been reported; whoever gets this says nothing more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported;
@@ -286,14 +289,29 @@ pub(crate) struct Reported;
 pub(crate) type Result<T> = std::result::Result<T, Reported>;
 
 impl Findings {
+    /// So much is wrong that more would not help; looking on costs time.
+    pub(crate) fn enough(&self) -> bool {
+        self.errors > ERRORS_MAX
+    }
+
     /// Keeps a finding.
     pub(crate) fn report(&mut self, d: Diagnostic) -> Reported {
-        if d.severity == crate::diagnostic::Severity::Error {
+        if self.enough() {
+            return Reported;
+        }
+        if d.severity == Severity::Error {
             self.errors += 1;
         }
         // Without a place nothing is said twice.
         if d.span.is_none_or(|span| self.seen.insert((d.code, span))) {
-            self.list.push(d);
+            if self.errors > ERRORS_MAX {
+                self.list.push(
+                    Diagnostic::error("too-many-errors", d.span, format!("more than {ERRORS_MAX} errors; the rest is not listed"))
+                        .help("correct the first ones and look again"),
+                );
+            } else {
+                self.list.push(d);
+            }
         }
         Reported
     }

@@ -10,6 +10,9 @@ use serq_ir::{self as ir, Expr, StmtKind};
 use crate::link::{Linker, Part};
 use crate::lint::each;
 
+/// Most stale attributes followed at a time; every branch copies them.
+const STALE_MAX: usize = 1_000;
+
 /// Looks at every header of a session.
 pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
     Stale { linker, set: BTreeMap::new(), near: BTreeSet::new() }.session(session, workload);
@@ -37,8 +40,10 @@ impl Stale<'_, '_> {
             match &stmt.kind {
                 StmtKind::Set { attribute, value } => match self.live(value) {
                     Some(what) => {
-                        self.set.insert(*attribute, (stmt.at, what));
-                        self.near.insert(*attribute);
+                        if self.set.len() < STALE_MAX {
+                            self.set.insert(*attribute, (stmt.at, what));
+                            self.near.insert(*attribute);
+                        }
                     }
                     None => {
                         self.set.remove(attribute);

@@ -286,7 +286,7 @@ impl<'a> Linker<'a> {
         );
         let whole = |n: f64| n >= 0.0 && n.fract() == 0.0 && n <= 9_007_199_254_740_992.0;
         let seed =
-            self.setting(&given, "seed", self.overrides.seed.map(|s| s as f64), whole, "a whole number from 0 to 2^53");
+            self.setting(&given, "seed", self.overrides.seed.map(|_| 0.0), whole, "a whole number from 0 to 2^53");
         let some = |n: f64| n >= 1.0 && n.fract() == 0.0 && n <= 9_007_199_254_740_992.0;
         let arrivals = self.setting(
             &given,
