@@ -126,12 +126,8 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) const ALL: [(&'static str, Role); 4] = [
-        ("gateway", Role::Gateway),
-        ("prefill", Role::Prefill),
-        ("decode", Role::Decode),
-        ("link", Role::Link),
-    ];
+    pub(crate) const ALL: [(&'static str, Role); 4] =
+        [("gateway", Role::Gateway), ("prefill", Role::Prefill), ("decode", Role::Decode), ("link", Role::Link)];
 
     pub(crate) fn word(self) -> &'static str {
         Self::ALL.iter().find(|(_, r)| *r == self).map_or("", |(w, _)| w)
@@ -198,8 +194,7 @@ impl<'a> Names<'a> {
                 self.definition(&name.text);
             }
         }
-        let mut v =
-            Reads { names: self, found: BTreeSet::new(), parameters: &[], seen: BTreeSet::new() };
+        let mut v = Reads { names: self, found: BTreeSet::new(), parameters: &[], seen: BTreeSet::new() };
         walk::block(block, &mut v);
         v.found
     }
@@ -272,7 +267,6 @@ impl<'a> Names<'a> {
     pub(crate) fn is_route(&self, queue: usize, entry: &ast::Entry) -> bool {
         entry.verb.text == "route" && self.queues[queue].roles.contains(&Role::Gateway)
     }
-
 }
 
 /// Collects diagnostics; the same finding at the same place is kept once, because
