@@ -145,7 +145,7 @@ impl Kernel<'_> {
         self.preemptions_total += 1;
         counts.preemptions += 1;
         let before = session.preempted_at.replace((hold.pc, position));
-        if before.is_some_and(|(pc, before)| pc == hold.pc && position <= before) && !session.stuck {
+        if before.is_some_and(|(_, before)| position <= before) && !session.stuck {
             session.stuck = true;
             counts.stuck += 1;
         }

@@ -450,11 +450,12 @@ impl Kernel<'_> {
             tokens += job.planned;
             if job.mode == Some(Mode::Prefill) {
                 prefilled += job.planned;
-                if let Some(share) = job.growing {
+                // A run that grows nothing has no position: its chunks are all first ones.
+                let position = job.growing.map_or(0.0, |share| {
                     let share = self.sessions[job.session as usize].shares[share as usize];
-                    let position = self.pools[share.pool as usize].units(share.quanta) - share.slack;
-                    attention += job.planned * (position + job.planned / 2.0);
-                }
+                    self.pools[share.pool as usize].units(share.quanta) - share.slack
+                });
+                attention += job.planned * (position + job.planned / 2.0);
             }
         }
         let scheduled = !engine.plan.is_empty();

@@ -132,7 +132,7 @@ impl<'a> Linker<'a> {
                 Ok(ir::Expr::If(Box::new(c), Box::new(a), Box::new(b)))
             }
             ExprKind::Call(name, arguments) => self.call(name, arguments, e.span, scope, at),
-            ExprKind::Draw(name, arguments) => self.draw(name, arguments, scope, at),
+            ExprKind::Draw(name, arguments) => self.draw(name, arguments, e.span, scope, at),
             ExprKind::Aggregate(fold, name, count, body) => {
                 self.aggregate(*fold, name, count, body, e.span, scope, at)
             }
@@ -219,6 +219,7 @@ impl<'a> Linker<'a> {
         &mut self,
         name: &'a ast::Name,
         arguments: &'a [ast::Expr],
+        span: Span,
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::Expr> {
@@ -239,7 +240,7 @@ impl<'a> Linker<'a> {
             let e = self
                 .error(
                     "draw-not-allowed",
-                    name.span,
+                    span,
                     format!("`~{}(…)` draws in {}, where no draw is taken", name.text, at.describe()),
                 )
                 .label("a sample, anew each time it is read");
@@ -381,15 +382,13 @@ impl<'a> Linker<'a> {
                 return Ok(ir::Expr::Variable((self.aggregates.len() - 1 - depth) as u32));
             }
             Some(Binding::Bound(attribute)) => return self.attribute_value(attribute, r, scope, at),
-            Some(Binding::From(from)) => {
-                let queue = from.queue.map_or("the queue", |q| self.names.queues[q].declared.name.text.as_str());
-                let e = self
-                    .error(
-                        "wrong-kind",
-                        r.span,
-                        format!("`{word}` is the pool the prefill leased, not a number"),
-                    )
-                    .label(format!("a member of `{queue}`"))
+            Some(Binding::From(_)) => {
+                let message = format!("`{word}` is the pool the prefill leased, not a number");
+                let e = match self.scopes.room_of(scope) {
+                    Room::Entry { entry, .. } => self.entry_error("wrong-kind", entry, message).note(r.span, "read here"),
+                    _ => self.error("wrong-kind", r.span, message),
+                };
+                let e = e
                     .help(format!("read a figure of it, such as `used({word})`, or index a link with it"));
                 return Err(e.done(self));
             }

@@ -87,6 +87,10 @@ pub(crate) struct Linker<'a> {
     pub(crate) bad_definitions: BTreeSet<&'a str>,
     /// Readers whose relation was refused.
     pub(crate) unrelated: BTreeSet<usize>,
+    /// A relation names a queue that does not exist.
+    pub(crate) relation_refused: bool,
+    /// Verbs of entries that call themselves round some corner; said once.
+    pub(crate) recursive: BTreeSet<Span>,
     pub(crate) entry_sets: BTreeMap<(u32, u32), std::rc::Rc<BTreeSet<&'a str>>>,
     /// Per queue: the pool all its entries lease.
     pub(crate) leases: Vec<Leases>,
@@ -102,8 +106,8 @@ pub(crate) struct Linker<'a> {
 /// What `from Q` finds out about the entries of Q.
 #[derive(Clone)]
 pub(crate) enum Leases {
-    /// All lease this pool.
-    Pool(usize),
+    /// All lease these; the first is meant.
+    Pools(Vec<usize>),
     /// This entry does not, or they differ: why.
     None(Span, String),
     /// The entries have errors of their own.
@@ -267,6 +271,8 @@ pub(crate) fn link(
         declined: BTreeSet::new(),
         bad_definitions: BTreeSet::new(),
         unrelated: BTreeSet::new(),
+        relation_refused: false,
+        recursive: BTreeSet::new(),
         entry_sets: BTreeMap::new(),
         leases: Vec::new(),
         observes: Vec::new(),
@@ -640,12 +646,11 @@ impl<'a> Linker<'a> {
     }
 
     fn declare_relation(&mut self, declared: &'a ast::Relation, item: usize) {
-        self.declare_share(declared.policy, declared.span);
         let mut side = |name: &'a ast::Name| -> Result<usize> {
             let Some(&queue) = self.names.queue_of.get(name.text.as_str()) else {
                 let known: Vec<&str> = self.names.queue_of.keys().copied().collect();
                 let near = crate::nearest::nearest(&name.text, known.iter().copied());
-                let e = self.error("unknown-queue", declared.reader.span, format!("no queue above is named `{}`", name.text));
+                let e = self.error("unknown-queue", name.span, format!("no queue above is named `{}`", name.text));
                 let e = match near {
                     Some(n) => e.help(format!("write `{n}`")),
                     None => e.help("a relation joins two queues declared above it"),
@@ -664,6 +669,7 @@ impl<'a> Linker<'a> {
         };
         let (reader, source) = (side(&declared.reader), side(&declared.source));
         let (Ok(reader), Ok(source)) = (reader, source) else {
+            self.relation_refused = true;
             if let Some(&reader) = self.names.queue_of.get(declared.reader.text.as_str()) {
                 self.unrelated.insert(reader);
             }
@@ -691,6 +697,7 @@ impl<'a> Linker<'a> {
                 .done(self);
             return;
         }
+        self.declare_share(declared.policy, declared.span);
         let latency = declared.latency.as_ref().and_then(|x| {
             let name = format!("{}.nic.latency", declared.reader.text);
             let at = self.declare_stage(name, declared.span, None, Kind::Latency, Some(reader), item)?;

@@ -256,11 +256,16 @@ impl<'a> Linker<'a> {
                 found = Some(match (found, this) {
                     (None, this) => this,
                     (Some(Leases::Unknown), _) | (_, Leases::Unknown) => Leases::Unknown,
-                    (Some(Leases::None(at, why)), _) => Leases::None(at, why),
-                    (Some(Leases::Pool(a)), Leases::Pool(b)) if a == b => Leases::Pool(a),
-                    (Some(Leases::Pool(_)), Leases::None(at, why)) => Leases::None(at, why),
-                    (Some(Leases::Pool(_)), Leases::Pool(_)) => {
-                        Leases::None(entry.verb.span, "leases another pool than the entry above".into())
+                    (Some(Leases::None(at, why)), _) | (Some(Leases::Pools(_)), Leases::None(at, why)) => {
+                        Leases::None(at, why)
+                    }
+                    (Some(Leases::Pools(a)), Leases::Pools(b)) => {
+                        let both: Vec<usize> = a.into_iter().filter(|p| b.contains(p)).collect();
+                        if both.is_empty() {
+                            Leases::None(entry.verb.span, "leases another pool than the entry above".into())
+                        } else {
+                            Leases::Pools(both)
+                        }
                     }
                 });
             }
@@ -286,13 +291,11 @@ impl<'a> Linker<'a> {
     }
 
     fn leases_of(&self, queue: usize, entry: &'a ast::Entry, body: &[ir::Stmt]) -> Leases {
-        let pools = certain_leases(body);
-        let own: Vec<usize> =
-            pools.into_iter().map(|p| p as usize).filter(|&p| self.names.pools.get(p).is_some_and(|p| p.queue == Some(queue))).collect();
-        match own.as_slice() {
-            [pool] => Leases::Pool(*pool),
+        let own = |p: &usize| self.names.pools.get(*p).is_some_and(|p| p.queue == Some(queue));
+        let pools: Vec<usize> = certain_leases(body).into_iter().map(|p| p as usize).filter(own).collect();
+        match pools.as_slice() {
             [] => Leases::None(entry.verb.span, "does not lease a pool on every path".into()),
-            _ => Leases::None(entry.verb.span, "leases several pools".into()),
+            _ => Leases::Pools(pools),
         }
     }
 
@@ -420,8 +423,13 @@ impl<'a> Linker<'a> {
                 bad = true;
             }
         }
+        if self.recursive.contains(&entry.verb.span) {
+            return Err(Reported);
+        }
         if let Some(first) = self.calls.iter().find(|(q, v)| *q == queue && *v == entry.verb.span) {
             let at = first.1;
+            // Said once for all entries on the way round.
+            self.recursive.extend(self.calls.iter().map(|(_, verb)| *verb));
             return Err(self
                 .error("recursion", span, format!("`{word}.{verb}` is called inside itself"))
                 .note(at, "this entry")
@@ -499,7 +507,7 @@ impl<'a> Linker<'a> {
                 .done(self));
         }
         let pool = match self.leases[queue].clone() {
-            Leases::Pool(pool) => pool,
+            Leases::Pools(pools) => pools[0],
             Leases::None(at, why) => {
                 return Err(self
                     .error("from-without-lease", span, format!("`from {word}`: not every entry of `{word}` leases a pool to read from"))
@@ -541,17 +549,20 @@ impl<'a> Linker<'a> {
     }
 
     /// The relation a transfer without `on` uses, if it stands in an entry.
-    pub(crate) fn relation_of(&mut self, from: &'a ast::Ref, span: Span, scope: ScopeId) -> Result<Option<Moving>> {
+    pub(crate) fn relation_of(&mut self, index: Option<&'a ast::Expr>, from: &'a ast::Ref, span: Span, scope: ScopeId) -> Result<Option<Moving>> {
         let Room::Entry { queue, .. } = self.scopes.room_of(scope) else { return Ok(None) };
+        if index.is_some() {
+            return Ok(None);
+        }
         let reads_source = matches!(self.scopes.find(scope, &from.name.text), Some(Binding::From(_)));
-        if !reads_source {
+        if self.names.queues[queue].relation.is_none() && (!reads_source || self.names.queues[queue].nic.is_none()) {
             return Ok(None);
         }
         if self.names.queues[queue].relation.is_some() {
             return Ok(Some(Moving { reader: queue }));
         }
         let name = self.names.queues[queue].declared.name.text.as_str();
-        if self.declined.contains(name) || self.unrelated.contains(&queue) || self.broken {
+        if self.declined.contains(name) || self.unrelated.contains(&queue) || self.relation_refused || self.broken {
             return Err(Reported);
         }
         let Room::Entry { called_at, .. } = self.scopes.room_of(scope) else { return Err(Reported) };
@@ -651,22 +662,20 @@ impl<'a> Linker<'a> {
     }
 }
 
-/// Pools leased on every path through a block.
-fn certain_leases(block: &[ir::Stmt]) -> BTreeSet<u32> {
-    let mut leased = BTreeSet::new();
+/// Pools leased on every path through a block, the earliest hold first.
+fn certain_leases(block: &[ir::Stmt]) -> Vec<u32> {
+    let mut leased = Vec::new();
     for stmt in block {
         match &stmt.kind {
             ir::StmtKind::Hold(hold) => {
+                leased.extend(hold.lease.iter().map(|l| hold.grabs[l.grab as usize].pool.pool));
                 leased.extend(certain_leases(&hold.body));
-                if let Some(lease) = &hold.lease {
-                    leased.insert(hold.grabs[lease.grab as usize].pool.pool);
-                }
             }
             ir::StmtKind::Branch { then, otherwise, .. } => {
                 let (a, b) = (certain_leases(then), certain_leases(otherwise));
-                leased.extend(a.intersection(&b));
+                leased.extend(a.into_iter().filter(|p| b.contains(p)));
             }
-            ir::StmtKind::Loop { body } => leased.extend(certain_leases(body)),
+            // Nothing comes behind a loop.
             _ => {}
         }
     }

@@ -239,7 +239,7 @@ impl<'a> Linker<'a> {
                 };
             }
             Some(Binding::Unknown) => return Ok(ir::PoolRef { pool: UNKNOWN, member: None }),
-            Some(Binding::From(from)) => return self.pool_read_from(r, from, at, doing),
+            Some(Binding::From(from)) => return self.pool_read_from(r, from, scope, at, doing),
             Some(Binding::Variable(_)) => {
                 return Err(self.error("wrong-kind", r.span, format!("`{word}` is a number, not a pool")).done(self));
             }
@@ -332,6 +332,14 @@ impl<'a> Linker<'a> {
         e.help(format!("write `{word}`")).done(self)
     }
 
+    /// The call of the entry a scope is in.
+    fn call_of(&self, scope: ScopeId) -> Option<Span> {
+        match self.scopes.room_of(scope) {
+            Room::Entry { called_at, .. } => called_at,
+            _ => None,
+        }
+    }
+
     /// Where a reference's pool is said: for a `from` name that is the call.
     pub(crate) fn said_at(&self, r: &'a ast::Ref, scope: ScopeId) -> Span {
         match self.scopes.find(scope, &r.name.text) {
@@ -379,16 +387,25 @@ impl<'a> Linker<'a> {
         })
     }
 
-    fn pool_read_from(&mut self, r: &'a ast::Ref, from: From<'a>, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
+    fn pool_read_from(&mut self, r: &'a ast::Ref, from: From<'a>, scope: ScopeId, at: Clause, doing: Doing) -> Result<ir::PoolRef> {
         if r.index.is_some() {
-            return Err(self
-                .error("index-not-needed", r.span, format!("`{}` is one member's pool and takes no index", r.name.text))
-                .help(format!("write `{}`", r.name.text))
-                .done(self));
+            let called = from.said_at;
+            if called.is_none() && !self.strict {
+                return Err(Reported);
+            }
+            let place = called.map_or(r.span, |_| self.call_of(scope).unwrap_or(r.span));
+            let e = self.error("index-not-needed", place, format!("`{}` is one member's pool and takes no index", r.name.text));
+            let e = if place == r.span { e } else { e.note(r.span, "in the entry called here") };
+            return Err(e.help(format!("write `{}`", r.name.text)).done(self));
         }
         if matches!(doing, Doing::Allocates("load" | "to")) {
-            return Err(self
-                .error("outside-hold", r.span, format!("`{}` is read from, nothing is loaded into it", r.name.text))
+            if from.said_at.is_none() && !self.strict {
+                return Err(Reported);
+            }
+            let place = from.said_at.unwrap_or(r.span);
+            let e = self.error("outside-hold", place, format!("`{}` is read from, nothing is loaded into it", r.name.text));
+            let e = if place == r.span { e } else { e.note(r.span, "in the entry called with it") };
+            return Err(e
                 .help("`load` names a pool this entry holds")
                 .done(self));
         }
@@ -585,7 +602,10 @@ impl<'a> Linker<'a> {
             }
             Room::Entry { queue, entry, .. } if !self.names.is_route(queue, entry) => {
                 let foreign = self.names.stage_of.get(word).is_some_and(|&s| {
-                    doing == Doing::Reads || self.names.stages[s].queue.is_some() && doing != Doing::Names("on")
+                    doing == Doing::Reads
+                        || self.names.stages[s]
+                            .queue
+                            .is_some_and(|q| !self.names.queues[q].roles.contains(&crate::resolve::Role::Link))
                 });
                 if foreign {
                     let queue = self.names.queues[queue].declared.name.text.as_str();

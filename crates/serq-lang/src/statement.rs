@@ -83,14 +83,16 @@ impl<'a> Linker<'a> {
                 let target = self.pool_ref(pool, scope, Clause::Amount("grow"), Doing::Allocates("grow"));
                 let units = self.expr(units, scope, Clause::Amount("grow"));
                 let at = self.push_when(out, span, target, units, |pool, units| ir::StmtKind::Grow { pool, units })?;
-                self.places.remember(at, Part::Reference(0), pool.span);
+                let said = self.said_at(pool, scope);
+                self.places.remember(at, Part::Reference(0), said);
                 Ok(())
             }
             StmtKind::Load(pool, units) => {
                 let target = self.pool_ref(pool, scope, Clause::Amount("load"), Doing::Allocates("load"));
                 let units = self.expr(units, scope, Clause::Amount("load"));
                 let at = self.push_when(out, span, target, units, |pool, units| ir::StmtKind::Load { pool, units })?;
-                self.places.remember(at, Part::Reference(0), pool.span);
+                let said = self.said_at(pool, scope);
+                self.places.remember(at, Part::Reference(0), said);
                 Ok(())
             }
             StmtKind::Drop(pool) => {
@@ -363,7 +365,9 @@ impl<'a> Linker<'a> {
     }
 
     fn hold(&mut self, hold: &'a ast::Hold, span: Span, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
-        let header = self.header_names(hold, scope)?;
+        let found = self.findings.list.len();
+        let (header, bad) = self.header_names(hold, scope);
+        self.point_at_hold(found, hold, &["wrong-moment", "hidden-attribute"]);
         let found = self.findings.list.len();
         let mut grabs = Vec::with_capacity(hold.grabs.len());
         for grab in &hold.grabs {
@@ -373,15 +377,7 @@ impl<'a> Linker<'a> {
             grabs.push((pool, units, reserve));
         }
         let reuse = hold.reuse.as_ref().map(|e| self.expr(e, header, Clause::Reuse)).transpose();
-        // What a header may not read is the hold's mistake: said at its first pool.
-        for d in &mut self.findings.list[found..] {
-            if matches!(d.code, "draw-not-allowed" | "wrong-moment" | "hidden-attribute")
-                && let Some(at) = d.span.replace(hold.grabs[0].pool.span)
-            {
-                let label = std::mem::take(&mut d.label);
-                d.notes.insert(0, (at, if label.is_empty() { "read here".into() } else { label }));
-            }
-        }
+        self.point_at_hold(found, hold, &["draw-not-allowed", "wrong-moment", "hidden-attribute"]);
         let (body_scope, mut body) = self.body_names(hold, header, scope);
         self.block(&hold.body, body_scope, &mut body);
         let cache = hold.cache.as_ref().map(|e| self.expr(e, header, Clause::Cache)).transpose();
@@ -396,6 +392,9 @@ impl<'a> Linker<'a> {
                 .label("such a hold consumes no cached prefix")
                 .help("write `cache (0)` behind the body to consume and keep nothing, or `cache (n)` to keep n")
                 .done(self));
+        }
+        if bad {
+            return Err(Reported);
         }
         let mut linked = Vec::with_capacity(grabs.len());
         for (pool, units, reserve) in grabs {
@@ -449,19 +448,29 @@ impl<'a> Linker<'a> {
         Ok(())
     }
 
+    /// What a header may not read is the hold's mistake: said at its first pool.
+    fn point_at_hold(&mut self, found: usize, hold: &'a ast::Hold, codes: &[&str]) {
+        for d in &mut self.findings.list[found..] {
+            if codes.contains(&d.code)
+                && let Some(at) = d.span.replace(hold.grabs[0].pool.span)
+            {
+                let label = std::mem::take(&mut d.label);
+                d.notes.insert(0, (at, if label.is_empty() { "read here".into() } else { label }));
+            }
+        }
+    }
+
     /// The scope of a header: its `at admission` names stand for their expressions.
-    fn header_names(&mut self, hold: &'a ast::Hold, scope: ScopeId) -> Result<ScopeId> {
-        if hold.bindings.is_empty() {
-            return Ok(scope);
-        }
-        if let Some((name, _)) = hold.bindings.get(NAMES_MAX) {
-            return Err(self
-                .error("too-large", name.span, format!("one hold names at most {NAMES_MAX} values at admission"))
-                .done(self));
-        }
+    /// And whether one of them was refused; it then stands for anything.
+    fn header_names(&mut self, hold: &'a ast::Hold, scope: ScopeId) -> (ScopeId, bool) {
         let mut bad = false;
+        if let Some((name, _)) = hold.bindings.get(NAMES_MAX) {
+            self.error("too-large", name.span, format!("one hold names at most {NAMES_MAX} values at admission"))
+                .done(self);
+            bad = true;
+        }
         let mut header = scope;
-        for (k, (name, value)) in hold.bindings.iter().enumerate() {
+        for (k, (name, value)) in hold.bindings.iter().enumerate().take(NAMES_MAX) {
             let word = name.text.as_str();
             if let Some((first, _)) = hold.bindings[..k].iter().find(|(n, _)| n.text == name.text) {
                 self.error("repeated", name.span, format!("`{word}` is bound twice"))
@@ -478,14 +487,20 @@ impl<'a> Linker<'a> {
                     .help("an `at admission` name reads those before it")
                     .done(self);
                 bad = true;
+                header = self.scopes.inside(header, vec![(word, Binding::Unknown)]);
                 continue;
             }
             // Looked at once here, so that a name nobody reads is checked too.
-            bad |= self.expr(value, header, Clause::Binding).is_err();
-            let thunk = Thunk { expr: value, scope: header };
-            header = self.scopes.inside(header, vec![(word, Binding::Argument(thunk))]);
+            let binding = match self.expr(value, header, Clause::Binding) {
+                Ok(_) => Binding::Argument(Thunk { expr: value, scope: header }),
+                Err(Reported) => {
+                    bad = true;
+                    Binding::Unknown
+                }
+            };
+            header = self.scopes.inside(header, vec![(word, binding)]);
         }
-        if bad { Err(Reported) } else { Ok(header) }
+        (header, bad)
     }
 
     /// The scope of a body: `at admission` names it reads are attributes, set first.
@@ -496,7 +511,7 @@ impl<'a> Linker<'a> {
         }
         let reads = self.names.reads_of(&hold.body);
         let mut names = Vec::new();
-        for (name, value) in &hold.bindings {
+        for (name, _) in hold.bindings.iter().take(NAMES_MAX) {
             let word = name.text.as_str();
             if !reads.contains(word) {
                 continue;
@@ -509,8 +524,13 @@ impl<'a> Linker<'a> {
             };
             let attribute = self.names.attribute(full, None, Some(name.span));
             names.push((word, Binding::Bound(attribute)));
+            let thunk = match self.scopes.find(header, word) {
+                Some(Binding::Argument(thunk)) => thunk,
+                // Refused already; the body may read it all the same.
+                _ => continue,
+            };
             let errors = self.findings.list.len();
-            match self.expr(value, header, Clause::BindingBody) {
+            match self.argument(thunk, Clause::BindingBody) {
                 Ok(value) => {
                     let kind = ir::StmtKind::Set { attribute: attribute as u32, value };
                     self.push(&mut body, name.span, kind);
@@ -746,7 +766,7 @@ impl<'a> Linker<'a> {
             Room::Program { item } => item,
             Room::Entry { queue, .. } => {
                 let own = self.names.queues[queue].stage;
-                if word != "tool"
+                if matches!(word, "prefill" | "decode")
                     && let Some(own) = own
                     && self.names.stages[own].is_step()
                 {
@@ -830,7 +850,7 @@ impl<'a> Linker<'a> {
         let target = self.pool_ref(to, scope, Clause::Value, Doing::Allocates("to"));
         let load = self.expr(load, scope, Clause::Amount("load"));
         let moved = if on.is_empty() {
-            match self.relation_of(from, span, scope)? {
+            match self.relation_of(index, from, span, scope)? {
                 Some(relation) => self.run_relation(&relation, work, from, span, scope, out),
                 None => {
                     let stage = self.stage_of_form("transfer", index, span, scope);
