@@ -57,10 +57,7 @@ fn a_full_decoder_stops_the_prefiller_that_leases() {
     assert_eq!(story.observed("lease"), [1.0, 6.0, 11.0, 11.0, 11.0, 11.0]);
     // Between 2 and 26 the prefiller is full: with one prompt in work and one leased up to
     // 3, then with two leased, for a moment at a time with one more in work.
-    assert_eq!(
-        story.gauge("prefiller_memory"),
-        [(0.0, 10.0), (1.0, 20.0), (26.0, 10.0), (32.0, 0.0)],
-    );
+    assert_eq!(story.gauge("prefiller_memory"), [(0.0, 10.0), (1.0, 20.0), (26.0, 10.0), (32.0, 0.0)],);
     assert_eq!(story.gauge("decoder_memory").iter().map(|point| point.1).fold(0.0, f64::max), 14.0);
 }
 
@@ -69,13 +66,7 @@ fn a_full_decoder_costs_the_prefiller_nothing_when_it_stores_and_forwards() {
     let story = Story::of("decoder_full_store_and_forward.sq");
     assert_eq!(story.observed("prefilled"), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(story.observed("done"), [7.0, 12.0, 17.0, 22.0, 27.0, 32.0]);
-    assert_eq!(
-        story.gauge("prefiller_memory"),
-        [(0.0, 10.0), (1.0, 20.0), (6.0, 10.0), (7.0, 0.0)],
-    );
+    assert_eq!(story.gauge("prefiller_memory"), [(0.0, 10.0), (1.0, 20.0), (6.0, 10.0), (7.0, 0.0)],);
     // Nothing but the end of the work stops the store from growing.
-    assert_eq!(
-        story.gauge("store_waiting").iter().map(|point| point.1).fold(0.0, f64::max),
-        4.0,
-    );
+    assert_eq!(story.gauge("store_waiting").iter().map(|point| point.1).fold(0.0, f64::max), 4.0,);
 }

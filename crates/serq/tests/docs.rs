@@ -238,7 +238,9 @@ fn check(page: &Path) -> Vec<String> {
     let blocks = blocks(&text);
     for block in &blocks {
         let first = block.text.lines().next().unwrap_or_default();
-        if let Some(file) = first.strip_prefix("// ").filter(|name| block.kind.starts_with("sq") && name.ends_with(".sq")) {
+        if let Some(file) =
+            first.strip_prefix("// ").filter(|name| block.kind.starts_with("sq") && name.ends_with(".sq"))
+        {
             fs::write(folder.0.join(file), &block.text).expect("a file can be written");
         }
     }

@@ -24,6 +24,8 @@ pub(super) struct Reference {
     path: Option<PathBuf>,
     process: Process,
     asked: u64,
+    /// What an answer may take.
+    pub(super) patience: Duration,
 }
 
 struct Process {
@@ -71,7 +73,7 @@ impl Process {
 impl Reference {
     pub(super) fn start(python: &str, path: Option<&Path>) -> Result<Self, String> {
         let process = Process::start(python, path)?;
-        Ok(Self { python: python.to_owned(), path: path.map(Path::to_owned), process, asked: 0 })
+        Ok(Self { python: python.to_owned(), path: path.map(Path::to_owned), process, asked: 0, patience: PATIENCE })
     }
 
     /// Sends a program; [`Reference::answer`] waits for what it did.
@@ -84,7 +86,7 @@ impl Reference {
     }
 
     pub(super) fn answer(&mut self) -> Result<Answer, String> {
-        match self.process.lines.recv_timeout(PATIENCE) {
+        match self.process.lines.recv_timeout(self.patience) {
             Ok(line) => {
                 let answered: Value = serde_json::from_str(&line).map_err(|e| format!("{e} in {line}"))?;
                 if answered["id"] != json!(self.asked) {

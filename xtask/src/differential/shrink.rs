@@ -4,6 +4,8 @@
 //! a line, a block with its lines, or a block's two ends; it is kept when both sides
 //! still run the program and their difference is still unexplained.
 
+use std::time::Duration;
+
 use super::answer::{self, Answer, compare};
 use super::generator::Generated;
 use super::reference::Reference;
@@ -12,8 +14,18 @@ use super::{Verdict, judge};
 /// Trials at most: each runs both sides.
 const TRIALS: usize = 3_000;
 
+/// Leaving out what lets time pass makes the reference run for ever.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The smallest program found, and its differences.
 pub(super) fn shrunk(reference: &mut Reference, generated: &Generated) -> Result<(String, Vec<String>), String> {
+    let patience = std::mem::replace(&mut reference.patience, PATIENCE);
+    let found = search(reference, generated);
+    reference.patience = patience;
+    found
+}
+
+fn search(reference: &mut Reference, generated: &Generated) -> Result<(String, Vec<String>), String> {
     let mut lines: Vec<String> = generated.text.lines().map(str::to_owned).collect();
     let mut differences = differs(reference, generated, &lines)?.unwrap_or_default();
     let mut trials = 0;
@@ -80,8 +92,10 @@ fn without(lines: &[String], at: usize) -> Vec<Vec<String>> {
 fn differs(reference: &mut Reference, whole: &Generated, lines: &[String]) -> Result<Option<Vec<String>>, String> {
     let candidate = Generated { text: lines.join("\n") + "\n", features: whole.features.clone() };
     let ours = answer::ours(&candidate.text);
-    if matches!(ours, Answer::Refused(_)) && !matches!(reference_of(reference, &candidate)?, Answer::Ran(_)) {
-        return Ok(None);
+    let stops = |answer: &Answer| matches!(answer, Answer::Stopped(_));
+    let whole_stops = stops(&answer::ours(&whole.text));
+    if stops(&ours) != whole_stops {
+        return Ok(None); // Before the reference is asked: it may run for ever where ours stops.
     }
     let theirs = reference_of(reference, &candidate)?;
     let both_ran = matches!((&ours, &theirs), (Answer::Ran(_), Answer::Ran(_)));

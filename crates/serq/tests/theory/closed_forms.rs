@@ -51,7 +51,8 @@ impl Service {
             Self::H2 => {
                 let p: f64 = 0.5 * (1.0 + (3.0f64 / 5.0).sqrt());
                 let branches = [(p, 0.5 / p), (1.0 - p, 0.5 / (1.0 - p))];
-                let moment = |k: i32, factorial: f64| factorial * branches.map(|(p, m)| p * m.powi(k)).iter().sum::<f64>();
+                let moment =
+                    |k: i32, factorial: f64| factorial * branches.map(|(p, m)| p * m.powi(k)).iter().sum::<f64>();
                 [moment(1, 1.0), moment(2, 2.0), moment(3, 6.0)]
             }
             Self::Uniform => [1.0, 4.0 / 3.0, 2.0],

@@ -14,9 +14,9 @@ const WEIGHT: f64 = 0.01;
 
 /// An average begun with its first value; `None` before it.
 fn average(values: impl IntoIterator<Item = f64>, weight: f64) -> Option<f64> {
-    values.into_iter().fold(None, |mean: Option<f64>, value| {
-        Some(mean.map_or(value, |mean| mean + weight * (value - mean)))
-    })
+    values
+        .into_iter()
+        .fold(None, |mean: Option<f64>, value| Some(mean.map_or(value, |mean| mean + weight * (value - mean))))
 }
 
 /// λ, ρ, wait and the price of 0.5 more after 1, as session k reads them on arrival.
@@ -72,7 +72,9 @@ fn running_estimates_are_their_averages() {
         assert!((ours[column][3] - by_hand).abs() < 1e-6, "column {column}: {} not {by_hand}", ours[column][3]);
     }
     let off = worst(&ours, &expected(sessions, WEIGHT));
-    println!("| estimates | 4 figures of {sessions} sessions | EWMA of weight {WEIGHT} | differ by {off:.1e} at most |");
+    println!(
+        "| estimates | 4 figures of {sessions} sessions | EWMA of weight {WEIGHT} | differ by {off:.1e} at most |"
+    );
     assert!(off < 1e-9, "estimates differ by {off}");
     // The twin: a weight 5 % larger is seen.
     assert!(worst(&ours, &expected(sessions, 1.05 * WEIGHT)) > 1e-3);

@@ -19,8 +19,8 @@
 //! 1/sessions), and what is left of the empty start. A queue of load 0.6 forgets it as
 //! exp(-t/τ) with τ about 19.7 (1 + cv2)/2 mean services, cv2 of the service [Morse,
 //! "Stochastic Properties of Waiting Lines", Operations Research 3(3), 1955, for M/M/1];
-//! warm-ups are ten such times where cv2 is 4 and twenty or more elsewhere, so less than 5e-5
-//! of the initial gap is left when counting starts.
+//! warm-ups are ten such times where cv2 is 4 and twenty or more elsewhere, so about 5e-5 of
+//! the initial gap is left at most when counting starts.
 
 mod closed_forms;
 mod estimates;

@@ -163,9 +163,8 @@ impl Network {
                 Policy::Maxmin => raise_level(&self.capacities, &links),
                 Policy::Bottleneck => bottlenecks(&self.capacities, &links),
             };
-            let first = (0..active.len())
-                .map(|k| (now + active[k].left / rates[k], k))
-                .min_by(|a, b| a.0.total_cmp(&b.0));
+            let first =
+                (0..active.len()).map(|k| (now + active[k].left / rates[k], k)).min_by(|a, b| a.0.total_cmp(&b.0));
             let start = starts.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
             let next = first.map_or(start, |first| first.0.min(start));
             if next == f64::INFINITY {
@@ -288,7 +287,7 @@ fn check(policy: Policy, other: Policy) {
         "| {policy:?} | {flows} flows of {NETWORKS} networks | brute force | differ by {worst:.1e} at most | \
          {other:?}: {told_apart} networks |"
     );
-    // Where every flow has the same tightest link the two policies agree; few networks are so.
+    // In a few networks the two policies give the same schedule.
     assert!(4 * told_apart >= 3 * NETWORKS, "{other:?} is told from {policy:?} in {told_apart} networks only");
 }
 
