@@ -7,7 +7,7 @@
 
 #![allow(dead_code, reason = "the fuzz targets use a part each")]
 
-pub mod inputs;
+pub(crate) mod inputs;
 
 use serq_ir::{Arrive, Program, json};
 use serq_lang::diagnostic::{Style, render};
@@ -16,7 +16,7 @@ use serq_lang::{Settings, compile, format, load, parse, parse_expr};
 use serq_sim::{Options, simulate};
 
 /// Events a simulated input gets.
-pub const EVENTS_MAX: u64 = 300;
+pub(crate) const EVENTS_MAX: u64 = 300;
 /// Sessions an input starts with at most: a million of them are allowed and slow.
 const POPULATION_MAX: u32 = 200;
 
@@ -25,7 +25,7 @@ const LIBRARY: &str = include_str!("../../../../lib/vllm.sq");
 
 /// The syntax half: reading, drawing what is wrong, laying out. What can be laid out has
 /// no errors, and laid out again it stays.
-pub fn check_syntax(text: &str) {
+pub(crate) fn check_syntax(text: &str) {
     let (_, diagnostics) = parse(0, text);
     parse_expr(0, text);
     let sources = SourceMap::new("fuzz.sq", text);
@@ -46,7 +46,7 @@ pub fn check_syntax(text: &str) {
 }
 
 /// From text to IR. A program that links is verified and reads back the same.
-pub fn check_link(text: &str) -> Option<Program> {
+pub(crate) fn check_link(text: &str) -> Option<Program> {
     let mut read = |path: &str| if path.ends_with("vllm.sq") { Ok(LIBRARY.into()) } else { Err("not here".into()) };
     let (mut sources, mut diagnostics) = load(Some("examples/fuzz/fuzz.sq"), text, &mut read);
     let (program, more) = compile(&mut sources, &Settings::default());
@@ -61,12 +61,12 @@ pub fn check_link(text: &str) -> Option<Program> {
 }
 
 /// Any text as IR. What is read can be run.
-pub fn check_ir(text: &str) -> Option<Program> {
+pub(crate) fn check_ir(text: &str) -> Option<Program> {
     json::read(text).ok()
 }
 
 /// A program runs to its end or to a typed error.
-pub fn check_simulation(program: &Program) {
+pub(crate) fn check_simulation(program: &Program) {
     let mut program = program.clone();
     if let Arrive::Batch(n) | Arrive::Closed(n) = &mut program.workload.arrive {
         *n = (*n).min(POPULATION_MAX);
