@@ -158,8 +158,7 @@ impl Kernel<'_> {
         session.pc = hold.pc;
         self.abort_innermost(world, slot)?;
         let session = &mut self.sessions[slot as usize];
-        // What it computes again are tokens that come late.
-        session.decodes = true;
+        session.token_again = !session.last_token.is_nan();
         let counts = &mut self.pools[pool as usize].counts;
         self.preemptions_total += 1;
         counts.preemptions += 1;
