@@ -198,6 +198,7 @@ impl Kernel<'_> {
     /// A fault of a header, `budget`, `cost`, a rate or an admitted body.
     pub fn start_due<W: World>(&mut self, world: &mut W, plan: bool) -> Result<()> {
         let mut plan = plan;
+        let mut any_started = false;
         loop {
             let mut started = false;
             let mut from = 0;
@@ -212,7 +213,10 @@ impl Kernel<'_> {
                     started |= self.plan_step(world, stage)?;
                 }
             }
-            if !self.ready_list.is_empty() {
+            // Who was made ready while planning (the replacement of a victim that can't come
+            // back) runs at the next settle; an iteration that started brings one.
+            any_started |= started;
+            if !any_started && !self.ready_list.is_empty() {
                 self.settle(world)?;
             }
             if self.flows_changed {
@@ -398,11 +402,6 @@ impl Kernel<'_> {
         chunk: f64,
         exclusive: Exclusive,
     ) -> Result<()> {
-        if exclusive == Exclusive::Tentative
-            && let Some(planning) = &mut self.planning
-        {
-            planning.left = budget;
-        }
         'again: loop {
             for &pool in &step.via {
                 if self.planning.is_none_or(|p| p.left <= 0.0 || p.preempted) {
@@ -411,16 +410,29 @@ impl Kernel<'_> {
                 if self.pools[pool as usize].waiting() == 0 {
                     continue;
                 }
-                if !self.try_head(world, pool)? {
+                let left = self.planning.map_or(0.0, |p| p.left);
+                if exclusive == Exclusive::Tentative {
+                    // A header reads what a prefill would have, alone.
+                    self.set_left(budget);
+                }
+                let admitted = self.try_head(world, pool)?;
+                self.set_left(left);
+                if !admitted {
                     return Ok(());
                 }
                 self.run_ready(world)?;
-                if self.serve_joined(world, stage, step, chunk, exclusive)? {
+                if self.serve_joined(world, stage, step, budget, chunk, exclusive)? {
                     return Ok(());
                 }
                 continue 'again;
             }
             return Ok(());
+        }
+    }
+
+    fn set_left(&mut self, left: f64) {
+        if let Some(planning) = &mut self.planning {
+            planning.left = left;
         }
     }
 
@@ -430,6 +442,7 @@ impl Kernel<'_> {
         world: &mut W,
         stage: u32,
         step: &StepCode,
+        budget: f64,
         chunk: f64,
         exclusive: Exclusive,
     ) -> Result<bool> {
@@ -443,6 +456,7 @@ impl Kernel<'_> {
                 }
                 // The prefill replaces the decodes, which keep the blocks they grew by.
                 self.clear_plan(stage);
+                self.set_left(budget);
                 over = true;
             }
             if !over || prefill {

@@ -13,10 +13,11 @@ use super::answer::Answer;
 pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 
 /// A corner that the reference decides otherwise, and programs without it.
-const CORNERS: [(&str, fn(&str) -> Option<String>); 3] = [
+const CORNERS: [(&str, fn(&str) -> Option<String>); 4] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
     ("spill: into a pool that is full", spills_have_room),
+    ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
 ];
 
 /// The class of a difference, if it has one.
@@ -101,6 +102,26 @@ fn spills_have_room(text: &str) -> Option<String> {
     let targets: BTreeSet<String> =
         text.lines().filter_map(|line| line.trim().strip_prefix("spill ")).filter_map(name).collect();
     with_room(text, |pool, _| targets.contains(pool))
+}
+
+/// The program without preemption in pools that a session may have twice: there 0.1.3 has
+/// forgotten who holds what, and passes over victims.
+fn twice_held_never_preempt(text: &str) -> Option<String> {
+    let twice = held_twice(text);
+    let mut inside = false;
+    let mut changed = false;
+    let mut out = String::new();
+    for line in text.lines() {
+        if let Some(pool) = line.trim().strip_prefix("pool ").and_then(name) {
+            inside = twice.contains(&pool);
+        }
+        let preempts = line.trim().starts_with("preempt lifo") || line.trim().starts_with("preempt by");
+        changed |= inside && preempts;
+        out += if inside && preempts { "preempt none;" } else { line };
+        out.push('\n');
+        inside &= line.trim() != "}";
+    }
+    changed.then_some(out)
 }
 
 /// The program with `cap inf` in the pools chosen by name and options.
