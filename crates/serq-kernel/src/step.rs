@@ -78,6 +78,7 @@ impl Kernel<'_> {
     pub(crate) fn engine_has_work(&mut self, stage: u32) {
         if !self.stages[stage as usize].engine.running {
             self.idle_engines.insert(stage);
+            self.engine_roused = true;
         }
     }
 
@@ -202,6 +203,7 @@ impl Kernel<'_> {
         loop {
             let mut started = false;
             let mut from = 0;
+            self.engine_roused = false;
             loop {
                 let changed = self.rates_changed.next_from(from);
                 let idle = if plan { self.idle_engines.next_from(from) } else { None };
@@ -224,8 +226,9 @@ impl Kernel<'_> {
                 self.share_out();
                 world.act(Action::NextFinish { stage: None, next: self.next_flow() });
             }
-            plan = started;
-            if !started && self.rates_changed.next_from(0).is_none() {
+            // An engine passed over, or found idle, may have got somebody to serve since.
+            plan &= started || self.engine_roused;
+            if !plan && self.rates_changed.next_from(0).is_none() {
                 return self.after_fact();
             }
         }
