@@ -13,10 +13,11 @@ use super::answer::Answer;
 pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 
 /// A corner that the reference decides otherwise, and programs without it.
-const CORNERS: [(&str, fn(&str) -> Option<String>); 5] = [
+const CORNERS: [(&str, fn(&str) -> Option<String>); 6] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
+    ("engine: one passed over before an admission gave it work", engines_swapped),
     ("warm-up: its end retries what waits", without_warmup),
     ("spill: into a pool that is full", spills_have_room),
 ];
@@ -87,6 +88,22 @@ fn ps_below_engines(text: &str) -> Option<String> {
         }
     }
     engine_below.then(|| kept.join("\n") + "\n")
+}
+
+/// The program with its two engines in the other order, or with the pools of a family of
+/// engines, whose members may feed each other, served at every settle. In 0.1.3's one pass an idle engine
+/// gets nothing more from the admissions of one declared below it until the next event.
+fn engines_swapped(text: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.iter().any(|line| line.starts_with("stage eng[2] : step {")) {
+        let kept: Vec<&str> = lines.iter().filter(|line| line.trim() != "admit via eng;").copied().collect();
+        return (kept.len() < lines.len()).then(|| kept.join("\n") + "\n");
+    }
+    let begin = lines.iter().position(|line| line.starts_with("stage eng : step {"))?;
+    let middle = lines.iter().position(|line| line.starts_with("stage eng2 : step {"))?;
+    let end = middle + lines[middle..].iter().position(|line| *line == "};")? + 1;
+    let order = [&lines[..begin], &lines[middle..end], &lines[begin..middle], &lines[end..]];
+    Some(order.concat().join("\n") + "\n")
 }
 
 /// The program without a warm-up: in 0.1.3 its end is an event like others, after which
