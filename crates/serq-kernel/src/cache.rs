@@ -177,6 +177,13 @@ impl Kernel<'_> {
 
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
+        self.pools[pool as usize].evicting = true;
+        let done = self.evict_for(world, pool, extra);
+        self.pools[pool as usize].evicting = false;
+        done
+    }
+
+    fn evict_for<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
         let code = &self.code.pools[pool as usize];
         loop {
             let state = &self.pools[pool as usize];
@@ -238,10 +245,13 @@ impl Kernel<'_> {
     }
 
     /// An evicted piece arrives in the pool it spills to: room first, and a piece that
-    /// can't fit is lost.
+    /// can't fit is lost. So is one that comes round, in a circle of spills, to a pool that
+    /// is making room itself.
     fn spill_into<W: World>(&mut self, world: &mut W, owner: u32, pool: u32, units: f64) -> Result<()> {
         let quanta = units / self.pools[pool as usize].quantum;
-        self.evict(world, pool, quanta)?;
+        if !self.pools[pool as usize].evicting {
+            self.evict(world, pool, quanta)?;
+        }
         let state = &self.pools[pool as usize];
         if state.units(state.used.value() + state.cached.value() + quanta) > state.cap + TOLERANCE {
             return Ok(());

@@ -38,6 +38,8 @@ pub(crate) struct Pool {
     /// Growths without room, in stall order.
     pub(crate) growers: Vec<Grower>,
     pub(crate) touched: bool,
+    /// Entries are being evicted from it.
+    pub(crate) evicting: bool,
     pub(crate) counts: PoolCounts,
 }
 
@@ -86,6 +88,7 @@ impl Pool {
             queue: VecDeque::new(),
             growers: Vec::new(),
             touched: false,
+            evicting: false,
             counts: PoolCounts::default(),
         }
     }
