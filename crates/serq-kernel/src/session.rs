@@ -76,6 +76,8 @@ pub(crate) struct Session {
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
     pub(crate) decodes: bool,
+    /// It was preempted since its last token: the next one comes late, whatever makes it.
+    pub(crate) token_again: bool,
     /// For the guard against instants that don't settle.
     instant: f64,
     readied: u32,
@@ -103,6 +105,7 @@ impl Session {
             trace_session: None,
             last_token: f64::NAN,
             decodes: false,
+            token_again: false,
             instant: f64::NAN,
             readied: 0,
             statements: 0,
@@ -318,6 +321,7 @@ impl Kernel<'_> {
         session.turns += 1;
         session.last_token = f64::NAN;
         session.decodes = false;
+        session.token_again = false;
         let turn = session.turns;
         if let Some(trace_session) = session.trace_session {
             // Past the last turn the last values stay and `more` is 0.

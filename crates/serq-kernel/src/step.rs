@@ -562,11 +562,12 @@ impl Kernel<'_> {
     }
 
     /// A session's token. The end of a prefill run is one; before the turn's first decode
-    /// run it only begins the count.
+    /// run it only begins the count, unless a preemption made it late.
     fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
-        if !session.last_token.is_nan() && session.decodes {
+        let again = std::mem::take(&mut session.token_again);
+        if !session.last_token.is_nan() && (session.decodes || again) {
             world.act(Action::Token { stage, gap: now - session.last_token });
         }
         session.last_token = now;
