@@ -96,9 +96,7 @@ impl Moment {
             Self::Preempt => matches!(c, C::Admission | C::Position | C::Decoding),
             Self::Ps => c == C::Present,
             Self::Budget => resident,
-            Self::Serve | Self::ServeOnly => {
-                resident || matches!(c, C::Decoding | C::Admission | C::Remaining)
-            }
+            Self::Serve | Self::ServeOnly => resident || matches!(c, C::Decoding | C::Admission | C::Remaining),
             Self::Step => resident || matches!(c, C::Tokens | C::Prefilled | C::Attention),
         }
     }
@@ -174,7 +172,10 @@ impl Verifier<'_> {
         unique("pools", p.pools.iter().map(|x| x.name.as_str()))?;
         unique("stages", p.stages.iter().map(|x| x.name.as_str()))?;
         unique("observations", p.observes.iter().map(String::as_str))?;
-        unique("gauges and observations", p.observes.iter().map(String::as_str).chain(p.gauges.iter().map(|g| g.name.as_str())))?;
+        unique(
+            "gauges and observations",
+            p.observes.iter().map(String::as_str).chain(p.gauges.iter().map(|g| g.name.as_str())),
+        )?;
         for c in &p.constants {
             ensure(!c.value.0.is_nan(), || format!("constant `{}` is not a number", c.name))?;
         }
@@ -200,7 +201,9 @@ impl Verifier<'_> {
         }
         if let Some(via) = pool.via {
             let stage = self.stage_at(via)?;
-            ensure(matches!(stage.kind, StageKind::Step(_)), || format!("admitted via `{}`, no step stage", stage.name))?;
+            ensure(matches!(stage.kind, StageKind::Step(_)), || {
+                format!("admitted via `{}`, no step stage", stage.name)
+            })?;
             ensure(members(stage.size) == 1 || members(stage.size) == members(pool.size), || {
                 format!("its members do not pair up with those of `{}`", stage.name)
             })?;
@@ -221,7 +224,9 @@ impl Verifier<'_> {
     /// In a pool's own clause: a single member, the one that corresponds, or the one named.
     fn paired(&self, own: u32, other: Option<u32>, member: Option<&Expr>, name: &str) -> Check {
         match member {
-            None => ensure(members(other) == 1 || members(other) == own, || format!("its members do not pair up with those of `{name}`")),
+            None => ensure(members(other) == 1 || members(other) == own, || {
+                format!("its members do not pair up with those of `{name}`")
+            }),
             Some(e) => {
                 self.constant_member(e, other, name)?;
                 self.expr(e, Moment::Evict)
@@ -248,9 +253,10 @@ impl Verifier<'_> {
                     self.expr(only, Moment::ServeOnly)?;
                 }
                 self.keys_or_none(&step.serve.by, Moment::Serve)?;
-                ensure(!step.serve.exclusive_prefill || (step.serve.only.is_none() && step.serve.by.is_empty()), || {
-                    "`exclusive prefill` with another serve rule".into()
-                })?;
+                ensure(
+                    !step.serve.exclusive_prefill || (step.serve.only.is_none() && step.serve.by.is_empty()),
+                    || "`exclusive prefill` with another serve rule".into(),
+                )?;
                 if let Some(memory) = step.memory {
                     let pool = self.pool_at(memory)?;
                     ensure(members(pool.size) == 1 || members(pool.size) == members(stage.size), || {
@@ -270,7 +276,9 @@ impl Verifier<'_> {
         let w = &self.program.workload;
         match &w.arrive {
             Arrive::None => {}
-            Arrive::Poisson(rate) => ensure(rate.0 > 0.0 && rate.0.is_finite(), || format!("an arrival rate of {}", rate.0))?,
+            Arrive::Poisson(rate) => {
+                ensure(rate.0 > 0.0 && rate.0.is_finite(), || format!("an arrival rate of {}", rate.0))?
+            }
             Arrive::Renewal(gap) => {
                 if let Expr::Number(n) = gap {
                     ensure(n.0 > 0.0 && n.0.is_finite(), || format!("an arrival gap of {}", n.0))?;
@@ -324,7 +332,9 @@ impl Verifier<'_> {
                 self.expr(value, Moment::Session)
             }
             StmtKind::Observe { observe, value } => {
-                ensure((*observe as usize) < self.program.observes.len(), || format!("observation {observe} does not exist"))?;
+                ensure((*observe as usize) < self.program.observes.len(), || {
+                    format!("observation {observe} does not exist")
+                })?;
                 self.expr(value, Moment::Session)
             }
             StmtKind::Turn | StmtKind::End => Ok(()),
@@ -401,15 +411,21 @@ impl Verifier<'_> {
             [one] => {
                 let stage = self.stage_at(one.stage)?;
                 let step = matches!(stage.kind, StageKind::Step(_));
-                ensure(step == run.mode.is_some(), || format!("`prefill` or `decode` belongs to step stages and only there (`{}`)", stage.name))?;
+                ensure(step == run.mode.is_some(), || {
+                    format!("`prefill` or `decode` belongs to step stages and only there (`{}`)", stage.name)
+                })?;
                 ensure(step || run.growing.is_none(), || "`growing` off a step stage".into())
             }
             several => {
-                ensure(run.mode.is_none() && run.growing.is_none(), || "a flow with `prefill`, `decode` or `growing`".into())?;
+                ensure(run.mode.is_none() && run.growing.is_none(), || {
+                    "a flow with `prefill`, `decode` or `growing`".into()
+                })?;
                 for (k, one) in several.iter().enumerate() {
                     let stage = self.stage_at(one.stage)?;
                     ensure(stage.shared, || format!("a flow over `{}`, which is not shared", stage.name))?;
-                    ensure(!several[..k].iter().any(|s| s.stage == one.stage), || format!("a flow names `{}` twice", stage.name))?;
+                    ensure(!several[..k].iter().any(|s| s.stage == one.stage), || {
+                        format!("a flow names `{}` twice", stage.name)
+                    })?;
                 }
                 Ok(())
             }
@@ -459,7 +475,9 @@ impl Verifier<'_> {
 
     fn constant_member(&self, e: &Expr, size: Option<u32>, name: &str) -> Check {
         let Expr::Number(n) = e else { return Ok(()) };
-        ensure(n.0.fract() == 0.0 && n.0 >= 0.0 && n.0 < f64::from(members(size)), || format!("`{name}` has no member {}", n.0))
+        ensure(n.0.fract() == 0.0 && n.0 >= 0.0 && n.0 < f64::from(members(size)), || {
+            format!("`{name}` has no member {}", n.0)
+        })
     }
 
     fn keys(&self, keys: &[Expr], at: Moment) -> Check {
@@ -482,8 +500,12 @@ impl Verifier<'_> {
                 self.attribute(*a)?;
                 let name = &self.program.attributes[*a as usize];
                 ensure(at.attributes(), || format!("attribute `{}` read in {}", name.name, at.name()))?;
-                ensure(!name.hidden || at == Moment::Session, || format!("hidden attribute `{}` read in {}", name.name, at.name()))?;
-                return ensure(at != Moment::Preempt || *a != BuiltIn::Computed as u32, || "`computed` read in preemption keys".into());
+                ensure(!name.hidden || at == Moment::Session, || {
+                    format!("hidden attribute `{}` read in {}", name.name, at.name())
+                })?;
+                return ensure(at != Moment::Preempt || *a != BuiltIn::Computed as u32, || {
+                    "`computed` read in preemption keys".into()
+                });
             }
             Expr::Context(c) => return ensure(at.has(*c), || format!("{c:?} read in {}", at.name())),
             Expr::Variable(k) => {
@@ -520,7 +542,9 @@ impl Verifier<'_> {
                 ensure(at.stage(*figure) && !inside.gauge_index, || format!("{figure:?} read in {}", at.name()))?;
                 if *figure == StageFigure::BudgetLeft {
                     let known = self.stage_at(stage.stage)?;
-                    ensure(matches!(known.kind, StageKind::Step(_)), || format!("the budget of `{}`, no step stage", known.name))?;
+                    ensure(matches!(known.kind, StageKind::Step(_)), || {
+                        format!("the budget of `{}`, no step stage", known.name)
+                    })?;
                 }
                 self.stage_ref_inside(stage, at, inside)?;
             }
@@ -638,11 +662,17 @@ mod tests {
 
     #[test]
     fn what_is_read_exists_when_it_is_read() {
-        assert_eq!(refused(|p| p.session.push(observe(Expr::Context(Context::Tokens)))), "line 3: Tokens read in a statement");
-        let gauge = |value| Gauge { name: "g".into(), value };
-        assert_eq!(refused(|p| p.gauges.push(gauge(Expr::Attribute(0)))), "gauge `g`: attribute `serial` read in a gauge");
         assert_eq!(
-            refused(|p| p.gauges.push(gauge(used(Some(used(Some(Expr::Number(Number(0.0)))))))) ),
+            refused(|p| p.session.push(observe(Expr::Context(Context::Tokens)))),
+            "line 3: Tokens read in a statement"
+        );
+        let gauge = |value| Gauge { name: "g".into(), value };
+        assert_eq!(
+            refused(|p| p.gauges.push(gauge(Expr::Attribute(0)))),
+            "gauge `g`: attribute `serial` read in a gauge"
+        );
+        assert_eq!(
+            refused(|p| p.gauges.push(gauge(used(Some(used(Some(Expr::Number(Number(0.0))))))))),
             "gauge `g`: Used read in a gauge"
         );
         assert_eq!(

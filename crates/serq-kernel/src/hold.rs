@@ -15,7 +15,8 @@
 //!
 //! # Invariants
 //!
-//! - Joining never admits on the spot; giving back does, before the giver's next statement.
+//! - Joining never admits on the spot. A scope's end and a `release` do, whatever they gave
+//!   back: every pool is retried before the next statement. A session's end does not.
 //! - Only a queue's head is tried.
 
 use serq_ir::BuiltIn;
@@ -378,34 +379,26 @@ impl Kernel<'_> {
 
     /// `release P`.
     pub(crate) fn release<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
-        let mut given = std::mem::take(&mut self.given_back);
-        given.clear();
         if let Some(share) = self.innermost_share(slot, pool) {
             let hold = self.hold_of_share(slot, share);
-            self.give_back_share(world, slot, hold, share, false, &mut given)?;
+            self.give_back_share(world, slot, hold, share, false)?;
         } else if let Some(lease) = self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool) {
-            self.end_lease(world, slot, lease, &mut given)?;
+            self.end_lease(world, slot, lease)?;
         }
-        self.retry(world, &mut given)?;
-        self.given_back = given;
-        Ok(())
+        self.retry_pools(world)
     }
 
     /// The scope's end.
     pub(crate) fn close<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
-        let mut given = std::mem::take(&mut self.given_back);
-        given.clear();
         let pc = self.sessions[slot as usize].holds.last().expect("a scope's end has its hold").pc;
         let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
-        self.give_back_innermost(world, slot, lease, &mut given)?;
+        self.give_back_innermost(world, slot, lease)?;
         self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
         let session = &mut self.sessions[slot as usize];
         if session.preempted_at.is_some_and(|(hold, _)| hold == pc) {
             session.preempted_at = None;
         }
-        self.retry(world, &mut given)?;
-        self.given_back = given;
-        Ok(())
+        self.retry_pools(world)
     }
 
     /// Ends the innermost hold: its pools are given back but for the leased one.
@@ -414,7 +407,6 @@ impl Kernel<'_> {
         world: &mut W,
         slot: u32,
         lease: Option<usize>,
-        given: &mut Vec<u32>,
     ) -> Result<()> {
         let at = self.sessions[slot as usize].holds.len() - 1;
         let hold = self.sessions[slot as usize].holds[at];
@@ -422,7 +414,7 @@ impl Kernel<'_> {
         let leased = lease.map(|grab| hold.shares + grab as u32);
         for share in shares {
             if Some(share) != leased && !self.sessions[slot as usize].shares[share as usize].released {
-                self.give_back_share(world, slot, at, share, false, given)?;
+                self.give_back_share(world, slot, at, share, false)?;
             }
         }
         if let Some(leased) = leased {
@@ -445,12 +437,11 @@ impl Kernel<'_> {
         hold: usize,
         share: u32,
         preempted: bool,
-        given: &mut Vec<u32>,
     ) -> Result<()> {
         let open = self.sessions[slot as usize].holds[hold];
         let held = self.sessions[slot as usize].shares[share as usize];
         self.sessions[slot as usize].shares[share as usize].released = true;
-        self.give_back(world, slot, open, held, preempted, given)
+        self.give_back(world, slot, open, held, preempted)
     }
 
     /// Units up to which a share's content was computed.
@@ -472,7 +463,6 @@ impl Kernel<'_> {
         hold: OpenHold,
         share: Share,
         preempted: bool,
-        given: &mut Vec<u32>,
     ) -> Result<()> {
         let code = self.code;
         let Op::Hold(hold_code) = &code.ops[hold.pc as usize] else { unreachable!("a hold's operation is a hold") };
@@ -490,7 +480,6 @@ impl Kernel<'_> {
         state.used.subtract(share.quanta);
         state.holders -= 1;
         self.touch_pool(pool);
-        given.push(pool);
         if kept > 0.0 {
             self.keep(slot, pool, kept);
             self.evict(world, pool, 0.0)?;
@@ -498,11 +487,11 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Retries the pools something was given back to, in declaration order.
-    pub(crate) fn retry<W: World>(&mut self, world: &mut W, given: &mut Vec<u32>) -> Result<()> {
-        given.sort_unstable();
-        given.dedup();
-        for &pool in given.iter() {
+    /// Retries every pool somebody waits for, in declaration order.
+    pub(crate) fn retry_pools<W: World>(&mut self, world: &mut W) -> Result<()> {
+        let mut from = 0;
+        while let Some(pool) = self.retried.next_from(from) {
+            from = pool + 1;
             self.retry_pool(world, pool)?;
         }
         Ok(())

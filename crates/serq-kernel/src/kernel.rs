@@ -10,7 +10,7 @@
 //! ready, until all have blocked; then every pool somebody waits for retries its
 //! growers and its queue, in declaration order; again until nobody is ready. Engines
 //! are planned when the driver knows that the instant has no further fact
-//! ([`Kernel::plan_steps`]).
+//! ([`Kernel::start_due`]).
 //!
 //! The kernel has no clock, no I/O and no randomness: time comes with every fact,
 //! draws from the [`World`]. The same facts and draws give the same actions.
@@ -91,8 +91,6 @@ pub struct Kernel<'p> {
     pub(crate) keys_best: Vec<f64>,
     pub(crate) keys_tried: Vec<f64>,
     pub(crate) header_units: Vec<f64>,
-    pub(crate) given_back: Vec<u32>,
-    pub(crate) preempted_back: Vec<u32>,
     pub(crate) candidates: Vec<(u64, u32)>,
     pub(crate) serve_order: Vec<u32>,
     pub(crate) run_stages: Vec<u32>,
@@ -185,8 +183,6 @@ impl<'p> Kernel<'p> {
             keys_best: Vec::new(),
             keys_tried: Vec::new(),
             header_units: Vec::new(),
-            given_back: Vec::new(),
-            preempted_back: Vec::new(),
             candidates: Vec::new(),
             serve_order: Vec::new(),
             run_stages: Vec::new(),
@@ -261,11 +257,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
         loop {
             self.run_ready(world)?;
-            let mut from = 0;
-            while let Some(pool) = self.retried.next_from(from) {
-                from = pool + 1;
-                self.retry_pool(world, pool)?;
-            }
+            self.retry_pools(world)?;
             if self.ready_list.is_empty() {
                 return Ok(());
             }
@@ -397,7 +389,10 @@ impl<'p> Kernel<'p> {
 
     /// The step stage is idle with waiting work and its last attempt scheduled nothing.
     pub fn idle_with_work(&self, stage: u32) -> bool {
-        self.stages[stage as usize].engine.idle_with_work
+        let engine = &self.stages[stage as usize].engine;
+        let StageCodeKind::Step(step) = &self.code.stages[stage as usize].kind else { return false };
+        let waits = step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0);
+        engine.idle_with_work && (waits || !engine.residents.is_empty())
     }
 
     /// The running iteration of a step stage: (session's serial, tokens) in serve order.

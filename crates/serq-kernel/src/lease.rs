@@ -53,7 +53,6 @@ impl Kernel<'_> {
         world: &mut W,
         slot: u32,
         lease: usize,
-        given: &mut Vec<u32>,
     ) -> Result<()> {
         let Lease { hold, share, timer } = self.sessions[slot as usize].leases.remove(lease);
         if let Some(timer) = timer {
@@ -61,7 +60,7 @@ impl Kernel<'_> {
             self.timers_free.push(timer);
             world.act(Action::StopWake { timer });
         }
-        self.give_back(world, slot, hold, share, false, given)
+        self.give_back(world, slot, hold, share, false)
     }
 
     /// A lease's time is over.
@@ -69,11 +68,6 @@ impl Kernel<'_> {
         let Some(slot) = self.timers[timer as usize] else { return Ok(()) };
         let leases = &self.sessions[slot as usize].leases;
         let lease = leases.iter().position(|l| l.timer == Some(timer)).expect("a timer belongs to a lease");
-        let mut given = std::mem::take(&mut self.given_back);
-        given.clear();
-        self.end_lease(world, slot, lease, &mut given)?;
-        self.retry(world, &mut given)?;
-        self.given_back = given;
-        Ok(())
+        self.end_lease(world, slot, lease)
     }
 }

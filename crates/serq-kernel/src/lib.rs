@@ -23,5 +23,4 @@ pub use code::Code;
 pub use expression::power;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
 pub use pool::PoolCounts;
-pub use stage::Finish;
 pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};

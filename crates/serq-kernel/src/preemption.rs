@@ -124,10 +124,8 @@ impl Kernel<'_> {
         let at = self.hold_of_share(slot, share);
         self.detach(world, slot);
         // Nobody is retried: the room is the grower's.
-        let mut given = std::mem::take(&mut self.preempted_back);
-        given.clear();
         while self.sessions[slot as usize].holds.len() > at + 1 {
-            self.abort_innermost(world, slot, &mut given)?;
+            self.abort_innermost(world, slot)?;
         }
         let hold = self.sessions[slot as usize].holds[at];
         let position = self.computed_position(hold, self.sessions[slot as usize].shares[share as usize], true);
@@ -138,8 +136,7 @@ impl Kernel<'_> {
             session.members.push(share.pool);
         }
         session.pc = hold.pc;
-        self.abort_innermost(world, slot, &mut given)?;
-        self.preempted_back = given;
+        self.abort_innermost(world, slot)?;
         let session = &mut self.sessions[slot as usize];
         let counts = &mut self.pools[pool as usize].counts;
         self.preemptions_total += 1;
@@ -153,12 +150,12 @@ impl Kernel<'_> {
     }
 
     /// Ends the innermost hold of a victim.
-    fn abort_innermost<W: World>(&mut self, world: &mut W, slot: u32, given: &mut Vec<u32>) -> Result<()> {
+    fn abort_innermost<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let at = self.sessions[slot as usize].holds.len() - 1;
         let hold = self.sessions[slot as usize].holds[at];
         for share in hold.shares..self.sessions[slot as usize].shares.len() as u32 {
             if !self.sessions[slot as usize].shares[share as usize].released {
-                self.give_back_share(world, slot, at, share, true, given)?;
+                self.give_back_share(world, slot, at, share, true)?;
             }
         }
         let session = &mut self.sessions[slot as usize];

@@ -58,7 +58,8 @@ pub(crate) struct Session {
     pub(crate) leases: Vec<Lease>,
     /// Own cache entries: (pool, entry).
     pub(crate) entries: Vec<(u32, u32)>,
-    /// Number of the latest admission of any of its holds; 0 before the first.
+    /// Number of the latest admission of any of its holds; the greatest before the first,
+    /// so that who never waited for room stands last among residents.
     pub(crate) admission: u64,
     /// The pools of the hold it queues for, and since when.
     pub(crate) members: Vec<u32>,
@@ -91,7 +92,7 @@ impl Session {
             shares: Vec::new(),
             leases: Vec::new(),
             entries: Vec::new(),
-            admission: 0,
+            admission: u64::MAX,
             members: Vec::new(),
             joined: 0.0,
             resumes: None,
@@ -409,13 +410,11 @@ impl Kernel<'_> {
     }
 
     pub(crate) fn end_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
-        let mut given = std::mem::take(&mut self.given_back);
-        given.clear();
         while !self.sessions[slot as usize].holds.is_empty() {
-            self.give_back_innermost(world, slot, None, &mut given)?;
+            self.give_back_innermost(world, slot, None)?;
         }
         while !self.sessions[slot as usize].leases.is_empty() {
-            self.end_lease(world, slot, 0, &mut given)?;
+            self.end_lease(world, slot, 0)?;
         }
         self.orphan_entries(slot);
         let session = &mut self.sessions[slot as usize];
@@ -427,8 +426,6 @@ impl Kernel<'_> {
         if let Some(arrival) = world.replacement() {
             self.arrive(arrival)?;
         }
-        self.retry(world, &mut given)?;
-        self.given_back = given;
         Ok(())
     }
 }

@@ -109,15 +109,6 @@ impl Estimates {
     }
 }
 
-/// When the next job of a `ps` stage, or the next flow, is due.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Finish {
-    /// The stage, or `None` for the flows.
-    pub stage: Option<u32>,
-    /// The job and its time; `None` when nothing will finish.
-    pub next: Option<(u32, f64)>,
-}
-
 impl Kernel<'_> {
     /// A session's run begins on its stage, or as a flow over several.
     pub(crate) fn add_job<W: World>(
@@ -333,47 +324,33 @@ impl Kernel<'_> {
         }
     }
 
-    /// Sets the rates of the `ps` stages and flows whose population changed, and says when
-    /// the next job of each is due: stages in declaration order, then the flows.
-    ///
-    /// # Errors
-    ///
-    /// A fault of a rate's expression.
-    pub fn finishes<W: World>(&mut self, world: &mut W, out: &mut Vec<Finish>) -> Result<()> {
+    /// Sets the rate of a `ps` stage whose population changed, and says when its next job is due.
+    pub(crate) fn set_rate<W: World>(&mut self, world: &mut W, stage: u32) -> Result<()> {
         let code = self.code;
-        let mut from = 0;
-        while let Some(stage) = self.rates_changed.next_from(from) {
-            from = stage + 1;
-            self.rates_changed.remove(stage);
-            let StageCodeKind::Ps { rate } = &code.stages[stage as usize].kind else { continue };
-            self.advance(stage);
-            let present = self.stages[stage as usize].serving.len() as f64;
-            if present == 0.0 {
-                self.stages[stage as usize].rate = 0.0;
-                out.push(Finish { stage: Some(stage), next: None });
-                continue;
-            }
-            let mut variables: Variables = [0.0; 18];
-            variables[serq_ir::Context::Present as usize] = present;
-            let member = code.stages[stage as usize].member;
-            let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, member, &variables));
-            self.check_fault()?;
-            // A rate below 0 or NaN serves nobody.
-            let each = if total > 0.0 { total / present } else { 0.0 };
-            self.stages[stage as usize].rate = each;
-            let next = self.stages[stage as usize]
-                .serving
-                .iter()
-                .map(|&job| (self.jobs[job as usize].remaining, self.jobs[job as usize].order, job))
-                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
-                .and_then(|(remaining, _, job)| Some((job, self.due(remaining, each)?)));
-            out.push(Finish { stage: Some(stage), next });
+        self.rates_changed.remove(stage);
+        let StageCodeKind::Ps { rate } = &code.stages[stage as usize].kind else { return Ok(()) };
+        self.advance(stage);
+        let present = self.stages[stage as usize].serving.len() as f64;
+        if present == 0.0 {
+            self.stages[stage as usize].rate = 0.0;
+            world.act(Action::NextFinish { stage: Some(stage), next: None });
+            return Ok(());
         }
-        if self.flows_changed {
-            self.flows_changed = false;
-            self.share_out();
-            out.push(Finish { stage: None, next: self.next_flow() });
-        }
+        let mut variables: Variables = [0.0; 18];
+        variables[serq_ir::Context::Present as usize] = present;
+        let member = code.stages[stage as usize].member;
+        let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, member, &variables));
+        self.check_fault()?;
+        // A rate below 0 or NaN serves nobody.
+        let each = if total > 0.0 { total / present } else { 0.0 };
+        self.stages[stage as usize].rate = each;
+        let next = self.stages[stage as usize]
+            .serving
+            .iter()
+            .map(|&job| (self.jobs[job as usize].remaining, self.jobs[job as usize].order, job))
+            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+            .and_then(|(remaining, _, job)| Some((job, self.due(remaining, each)?)));
+        world.act(Action::NextFinish { stage: Some(stage), next });
         Ok(())
     }
 

@@ -185,24 +185,43 @@ impl Kernel<'_> {
         (budget - wanted).max(0.0)
     }
 
-    /// Plans an iteration of every idle step stage that has work, in declaration order,
-    /// again until none starts. Call it when no other fact of this instant is pending.
+    /// Says when work is due next, and plans iterations: one pass over the stages in
+    /// declaration order, a `ps` stage whose population changed says its next finish, an
+    /// idle step stage that has work is planned; then the flows say theirs. `plan` is
+    /// whether engines may be planned: no other fact of this instant is pending.
+    ///
+    /// The pass is repeated until it starts nothing: what an admitted body began on a
+    /// stage declared above does not wait for the next fact.
     ///
     /// # Errors
     ///
-    /// A fault of a header, `budget`, `cost` or an admitted body.
-    pub fn plan_steps<W: World>(&mut self, world: &mut W) -> Result<()> {
+    /// A fault of a header, `budget`, `cost`, a rate or an admitted body.
+    pub fn start_due<W: World>(&mut self, world: &mut W, plan: bool) -> Result<()> {
+        let mut plan = plan;
         loop {
             let mut started = false;
             let mut from = 0;
-            while let Some(stage) = self.idle_engines.next_from(from) {
+            loop {
+                let changed = self.rates_changed.next_from(from);
+                let idle = if plan { self.idle_engines.next_from(from) } else { None };
+                let Some(stage) = changed.into_iter().chain(idle).min() else { break };
                 from = stage + 1;
-                started |= self.plan_step(world, stage)?;
+                if changed == Some(stage) {
+                    self.set_rate(world, stage)?;
+                } else {
+                    started |= self.plan_step(world, stage)?;
+                }
             }
             if !self.ready_list.is_empty() {
                 self.settle(world)?;
             }
-            if !started {
+            if self.flows_changed {
+                self.flows_changed = false;
+                self.share_out();
+                world.act(Action::NextFinish { stage: None, next: self.next_flow() });
+            }
+            plan = started;
+            if !started && self.rates_changed.next_from(0).is_none() {
                 return self.after_fact();
             }
         }

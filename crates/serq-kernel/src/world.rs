@@ -100,6 +100,14 @@ pub enum Action {
         /// As in `StartWork`.
         job: u32,
     },
+    /// When the next job of a `ps` stage, or the next flow, is due; what was said before
+    /// about that stage or the flows is void.
+    NextFinish {
+        /// Member of a stage, or `None` for the flows.
+        stage: Option<u32>,
+        /// The job and its time; `None` when nothing will finish.
+        next: Option<(u32, f64)>,
+    },
     /// Tell when this lease's time is over.
     WakeAt {
         /// To be told back.

@@ -111,11 +111,15 @@ impl<'a> Linker<'a> {
         for (word, span) in assigned.chain(bound).chain(counted) {
             if let Some(p) = def.parameters.iter().find(|p| p.text == word) {
                 self.decline(name);
-                self.error("not-assignable", name.span, format!("`{}` assigns or binds its parameter `{word}`", name.text))
-                    .note(span, "here")
-                    .note(p.span, "a parameter is replaced by its argument")
-                    .help("assign another name")
-                    .done(self);
+                self.error(
+                    "not-assignable",
+                    name.span,
+                    format!("`{}` assigns or binds its parameter `{word}`", name.text),
+                )
+                .note(span, "here")
+                .note(p.span, "a parameter is replaced by its argument")
+                .help("assign another name")
+                .done(self);
             }
         }
         for used in body.definitions {
@@ -179,7 +183,11 @@ impl<'a> Linker<'a> {
                 n => format!("{n} arguments"),
             };
             return Err(self
-                .error("wrong-argument-count", name.span, format!("`{}` takes {takes}, got {}", name.text, arguments.len()))
+                .error(
+                    "wrong-argument-count",
+                    name.span,
+                    format!("`{}` takes {takes}, got {}", name.text, arguments.len()),
+                )
                 .note(def.name.span, "defined here")
                 .done(self));
         }
@@ -222,7 +230,10 @@ impl<'a> Linker<'a> {
                     .error(
                         "argument-live",
                         name.span,
-                        format!("the argument for `{}` reads `{word}`, which changes while the statements run", parameter.text),
+                        format!(
+                            "the argument for `{}` reads `{word}`, which changes while the statements run",
+                            parameter.text
+                        ),
                     )
                     .note(at, "read anew wherever the parameter stands")
                     .help(format!("read it once: `set x = {word}…;`, and pass `x`"))

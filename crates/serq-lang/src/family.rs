@@ -31,7 +31,13 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Cap(e) => {
                     if let Ok(cap) = self.constant(e, "`cap`") {
                         if cap < 0.0 {
-                            self.error("bad-constant", e.span, format!("a `cap` of {cap} is negative", cap = fold::show(cap))).help("`cap inf` has no limit").done(self);
+                            self.error(
+                                "bad-constant",
+                                e.span,
+                                format!("a `cap` of {cap} is negative", cap = fold::show(cap)),
+                            )
+                            .help("`cap inf` has no limit")
+                            .done(self);
                         }
                         self.names.pools[pool].cap = cap;
                     }
@@ -39,9 +45,13 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Block(e) => {
                     if let Ok(block) = self.constant(e, "`block`") {
                         if !(block > 0.0 && block.is_finite()) {
-                            self.error("bad-constant", e.span, format!("a `block` of {block} is not a positive number"))
-                                .help("leave `block` out for exact units")
-                                .done(self);
+                            self.error(
+                                "bad-constant",
+                                e.span,
+                                format!("a `block` of {block} is not a positive number"),
+                            )
+                            .help("leave `block` out for exact units")
+                            .done(self);
                         } else {
                             self.names.pools[pool].block = Some(block);
                         }
@@ -85,14 +95,18 @@ impl<'a> Linker<'a> {
             match &option.kind {
                 PoolOptionKind::Cap(_) | PoolOptionKind::Block(_) => {}
                 PoolOptionKind::Evict(None) => {}
-                PoolOptionKind::Evict(Some(keys)) => evict = self.keys(keys, scope, Clause::EvictKey).map(ir::Evict::By),
+                PoolOptionKind::Evict(Some(keys)) => {
+                    evict = self.keys(keys, scope, Clause::EvictKey).map(ir::Evict::By)
+                }
                 PoolOptionKind::Preempt(ast::Preempt::None) => {}
                 PoolOptionKind::Preempt(ast::Preempt::Lifo) => preempt = Ok(ir::Preempt::Lifo),
                 PoolOptionKind::Preempt(ast::Preempt::By(keys)) => {
                     preempt = self.keys(keys, scope, Clause::PreemptKey).map(ir::Preempt::By);
                 }
                 PoolOptionKind::Queue(None) => {}
-                PoolOptionKind::Queue(Some(keys)) => order = self.keys(keys, scope, Clause::QueueKey).map(ir::Order::By),
+                PoolOptionKind::Queue(Some(keys)) => {
+                    order = self.keys(keys, scope, Clause::QueueKey).map(ir::Order::By)
+                }
                 PoolOptionKind::AdmitVia(r) => via = self.admit_via(pool, r, scope).map(Some),
                 PoolOptionKind::Spill { pool: target, stage, work, when } => {
                     spill = self.spill(pool, target, stage, work, when, scope).map(Some);
@@ -189,7 +203,9 @@ impl<'a> Linker<'a> {
     fn spill_pool(&mut self, _pool: usize, own: u32, r: &'a ast::Ref, scope: ScopeId) -> Result<ir::PoolRef> {
         let word = r.name.text.as_str();
         let known = match (self.scopes.room_of(scope), &r.field) {
-            (Room::Options { queue }, None) => self.names.queues[queue].pools.get(word).copied().or_else(|| self.names.pool_of.get(word).copied()),
+            (Room::Options { queue }, None) => {
+                self.names.queues[queue].pools.get(word).copied().or_else(|| self.names.pool_of.get(word).copied())
+            }
             (_, None) => self.names.pool_of.get(word).copied(),
             (_, Some(field)) => self.names.pool_of.get(&format!("{word}.{}", field.text)).copied(),
         };
@@ -251,13 +267,22 @@ impl<'a> Linker<'a> {
                         && !(value >= 0.0 && value.is_finite())
                     {
                         return Err(self
-                            .error("bad-constant", rate.span, format!("a rate of {value} is not a finite amount of work in a unit of time", value = fold::show(value)))
+                            .error(
+                                "bad-constant",
+                                rate.span,
+                                format!(
+                                    "a rate of {value} is not a finite amount of work in a unit of time",
+                                    value = fold::show(value)
+                                ),
+                            )
                             .help("a positive number: work units in one unit of time")
                             .done(self));
                     }
                     ir::StageKind::Ps { rate: linked }
                 }
-                StageKindKind::Step(options) => ir::StageKind::Step(Box::new(self.step(stage, options, written.span, scope)?)),
+                StageKindKind::Step(options) => {
+                    ir::StageKind::Step(Box::new(self.step(stage, options, written.span, scope)?))
+                }
             },
         };
         let _ = span;
@@ -270,7 +295,13 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(u32::MAX) {
             return Ok(value as u32);
         }
-        Err(self.error("bad-constant", e.span, format!("a `fifo` has a whole number of servers, at least 1, not {value}", value = fold::show(value))).done(self))
+        Err(self
+            .error(
+                "bad-constant",
+                e.span,
+                format!("a `fifo` has a whole number of servers, at least 1, not {value}", value = fold::show(value)),
+            )
+            .done(self))
     }
 
     fn step(&mut self, stage: usize, options: &'a [ast::StepOption], span: Span, scope: ScopeId) -> Result<ir::Step> {
@@ -288,7 +319,10 @@ impl<'a> Linker<'a> {
                 StepOptionKind::Serve(_) => "serve",
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated", option.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                self.error("repeated", option.span, format!("`{word}` is given twice"))
+                    .note(first, "first here")
+                    .help("keep one")
+                    .done(self);
                 continue;
             }
             seen.insert(word, option.span);

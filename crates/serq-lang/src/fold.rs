@@ -39,12 +39,8 @@ fn evaluate(e: &Expr, variables: &mut Vec<f64>) -> Option<f64> {
             variables[at]
         }
         Expr::Unary(op, a) => unary(*op, evaluate(a, variables)?),
-        Expr::Binary(Binary::And, a, b) => {
-            truth(evaluate(a, variables)? != 0.0 && evaluate(b, variables)? != 0.0)
-        }
-        Expr::Binary(Binary::Or, a, b) => {
-            truth(evaluate(a, variables)? != 0.0 || evaluate(b, variables)? != 0.0)
-        }
+        Expr::Binary(Binary::And, a, b) => truth(evaluate(a, variables)? != 0.0 && evaluate(b, variables)? != 0.0),
+        Expr::Binary(Binary::Or, a, b) => truth(evaluate(a, variables)? != 0.0 || evaluate(b, variables)? != 0.0),
         Expr::Binary(op, a, b) => binary(*op, evaluate(a, variables)?, evaluate(b, variables)?),
         Expr::If(c, a, b) => {
             if evaluate(c, variables)? != 0.0 {
@@ -77,12 +73,9 @@ fn evaluate(e: &Expr, variables: &mut Vec<f64>) -> Option<f64> {
             }
             total?
         }
-        Expr::Attribute(_)
-        | Expr::Context(_)
-        | Expr::Pool(..)
-        | Expr::Stage(..)
-        | Expr::Price(..)
-        | Expr::Draw(..) => return None,
+        Expr::Attribute(_) | Expr::Context(_) | Expr::Pool(..) | Expr::Stage(..) | Expr::Price(..) | Expr::Draw(..) => {
+            return None;
+        }
     })
 }
 

@@ -8,31 +8,39 @@
 //! a file: the input is a [`source::SourceMap`] somebody filled.
 
 pub mod ast;
+mod call;
 mod compile;
+mod declare;
 mod definition;
 pub mod diagnostic;
-mod expression;
 pub mod explain;
+mod expression;
 mod family;
 mod fold;
 pub mod format;
+mod hold;
 pub mod lexer;
 mod link;
 mod lint;
+mod member;
 mod moment;
+mod name;
 pub mod nearest;
 pub mod parser;
 mod queue;
 mod reference;
 mod resolve;
+mod run;
 mod scope;
 pub mod source;
+mod stage_reference;
+mod stale;
 mod statement;
 mod unsugar;
 mod walk;
 mod workload;
 
-pub use format::format;
 pub use compile::{Settings, TEXT, compile, load};
+pub use format::format;
 pub use parser::{parse, parse_expr};
 pub use unsugar::unsugar;

@@ -28,7 +28,7 @@ use crate::diagnostic::Diagnostic;
 use crate::fold;
 use crate::lint;
 use crate::moment::{self, Clause};
-use crate::resolve::{Def, Findings, Kind, Names, Pool, Queue, Relation, Reported, Result, Role, Stage};
+use crate::resolve::{Findings, Names, Reported, Result};
 use crate::scope::{Room, ScopeId, Scopes};
 use crate::source::{SourceMap, Span};
 
@@ -302,20 +302,28 @@ impl<'a> Linker<'a> {
 
     /// One level deeper; the caller comes back up.
     pub(crate) fn deeper(&mut self, span: Span) -> Result<()> {
-        if self.too_large {
+        if self.too_large || self.findings.enough() {
             return Err(Reported);
         }
         self.nodes += 1;
         if self.nodes + self.scopes.len() > NODES_MAX {
             self.too_large = true;
             return Err(self
-                .error("too-large", span, format!("the program is larger than {NODES_MAX} nodes once everything is written out"))
+                .error(
+                    "too-large",
+                    span,
+                    format!("the program is larger than {NODES_MAX} nodes once everything is written out"),
+                )
                 .help("definitions and entries are written out at every use: use fewer of them inside each other")
                 .done(self));
         }
         if self.depth >= RECURSION_MAX || self.height > DEPTH_MAX {
             return Err(self
-                .error("too-deep", span, format!("once definitions are written out, this nests more than {DEPTH_MAX} deep"))
+                .error(
+                    "too-deep",
+                    span,
+                    format!("once definitions are written out, this nests more than {DEPTH_MAX} deep"),
+                )
                 .done(self));
         }
         self.depth += 1;
@@ -405,139 +413,6 @@ impl<'a> Linker<'a> {
         })
     }
 
-    fn repeated(&mut self, name: &'a ast::Name, what: &str, first: Span) {
-        self.error("repeated", name.span, format!("`{}` is declared twice", name.text))
-            .label(format!("a second {what}"))
-            .note(first, "first here")
-            .help("rename or remove one")
-            .done(self);
-    }
-
-    /// Gathers names in text order.
-    fn declare(&mut self, items: &[&'a Item]) {
-        // Definitions first: whether a name is one is asked while others are declared.
-        for (at, item) in items.iter().enumerate() {
-            if let Item::Let(declared) = item {
-                if let Some(first) = self.names.lets.get(declared.name.text.as_str()) {
-                    let first = first.name.span;
-                    self.repeated(&declared.name, "`let`", first);
-                } else {
-                    self.names.lets.insert(&declared.name.text, declared);
-                }
-            }
-            if let Item::Def(def) = item {
-                if let Some(first) = self.names.defs.get(def.name.text.as_str()) {
-                    let first = first.def.name.span;
-                    self.repeated(&def.name, "definition", first);
-                } else {
-                    self.names.defs.insert(&def.name.text, Def { def, item: at });
-                }
-            }
-        }
-        for (at, item) in items.iter().enumerate() {
-            match item {
-                Item::Pool(pool) => self.declare_pool(pool, None),
-                Item::Stage(stage) => {
-                    self.declare_stage(stage.name.text.clone(), stage.name.span, stage.size.as_ref(), Kind::Written(&stage.kind), None, at);
-                }
-                Item::Queue(queue) => self.declare_queue(queue, at),
-                Item::Relation(relation) => self.declare_relation(relation, at),
-                Item::Share(share) => self.declare_share(share.policy, share.span),
-                Item::Let(declared) => self.check_let_name(declared),
-                _ => {}
-            }
-        }
-        for (at, item) in items.iter().enumerate() {
-            if let Item::Def(def) = item {
-                self.check_definition_name(def);
-                if self.names.defs.get(def.name.text.as_str()).is_some_and(|d| d.item == at) {
-                    self.check_definition(def, at);
-                }
-            }
-        }
-    }
-
-    fn check_let_name(&mut self, declared: &'a ast::Let) {
-        let word = declared.name.text.as_str();
-        if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) || word == "self" {
-            self.error("reserved-name", declared.name.span, format!("`{word}` is a name the language supplies"))
-                .help("give the constant another name")
-                .done(self);
-        }
-    }
-
-    fn check_definition_name(&mut self, def: &'a ast::Def) {
-        let word = def.name.text.as_str();
-        let what = if crate::expression::is_supplied_function(word) {
-            "a function of the language"
-        } else if self.names.lets.contains_key(word) {
-            "a `let`"
-        } else if self.names.pool_of.contains_key(word) {
-            "a pool"
-        } else if self.names.stage_of.contains_key(word) {
-            "a stage"
-        } else {
-            return;
-        };
-        self.bad_definitions.insert(word);
-        self.error("reserved-name", def.name.span, format!("`{word}` is already {what}"))
-            .help("give the definition another name")
-            .done(self);
-    }
-
-    pub(crate) fn declare_share(&mut self, policy: ast::Policy, span: Span) {
-        if let Some((_, first)) = self.names.share {
-            self.error("repeated", span, "the program already says how flows share")
-                .note(first, "here")
-                .help("one `share`, or one `pull … share`, says it for the whole program")
-                .done(self);
-        } else {
-            self.names.share = Some((policy, span));
-        }
-    }
-
-    pub(crate) fn declare_pool(&mut self, declared: &'a ast::Pool, queue: Option<usize>) {
-        let name = match queue {
-            Some(queue) => format!("{}.{}", self.names.queues[queue].declared.name.text, declared.name.text),
-            None => declared.name.text.clone(),
-        };
-        if let Some(&first) = self.names.pool_of.get(&name) {
-            let first = self.names.pools[first].declared.name.span;
-            self.repeated(&declared.name, "pool", first);
-            return;
-        }
-        let at = self.names.pools.len();
-        self.names.pool_of.insert(name.clone(), at);
-        if let Some(queue) = queue {
-            self.names.queues[queue].pools.insert(&declared.name.text, at);
-        }
-        self.names.pools.push(Pool { name, declared, queue, size: None, cap: f64::INFINITY, block: None });
-    }
-
-    pub(crate) fn declare_stage(
-        &mut self,
-        name: String,
-        span: Span,
-        size_expr: Option<&'a ast::Expr>,
-        kind: Kind<'a>,
-        queue: Option<usize>,
-        item: usize,
-    ) -> Option<usize> {
-        if let Some(&first) = self.names.stage_of.get(&name) {
-            let first = self.names.stages[first].span;
-            self.error("repeated", span, format!("`{name}` is declared twice"))
-                .label("a second stage")
-                .note(first, "first here")
-                .help("rename or remove one")
-                .done(self);
-            return None;
-        }
-        let at = self.names.stages.len();
-        self.names.stage_of.insert(name.clone(), at);
-        self.names.stages.push(Stage { name, span, size_expr, kind, queue, item, size: None, shared: false });
-        Some(at)
-    }
-
     fn fold_constants(&mut self, items: &[&'a Item]) {
         for (at, item) in items.iter().enumerate() {
             let Item::Let(declared) = item else { continue };
@@ -618,208 +493,13 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= f64::from(MEMBERS_MAX) {
             return Some(value as u32);
         }
-        self.error("bad-constant", e.span, format!("a family has 1 to {MEMBERS_MAX} members, not {value}", value = fold::show(value))).done(self);
+        self.error(
+            "bad-constant",
+            e.span,
+            format!("a family has 1 to {MEMBERS_MAX} members, not {value}", value = fold::show(value)),
+        )
+        .done(self);
         None
-    }
-
-    fn declare_queue(&mut self, declared: &'a ast::Queue, item: usize) {
-        if let Some(&first) = self.names.queue_of.get(declared.name.text.as_str()) {
-            let first = self.names.queues[first].declared.name.span;
-            self.repeated(&declared.name, "queue", first);
-            return;
-        }
-        let at = self.names.queues.len();
-        self.names.queue_of.insert(&declared.name.text, at);
-        self.names.queues.push(Queue {
-            declared,
-            item,
-            roles: BTreeSet::new(),
-            pools: BTreeMap::new(),
-            stage: None,
-            nic: None,
-            latency: None,
-            entries: Vec::new(),
-            relation: None,
-            size: None,
-        });
-        self.declare_queue_parts(at);
-    }
-
-    fn declare_relation(&mut self, declared: &'a ast::Relation, item: usize) {
-        let mut side = |name: &'a ast::Name| -> Result<usize> {
-            let Some(&queue) = self.names.queue_of.get(name.text.as_str()) else {
-                let known: Vec<&str> = self.names.queue_of.keys().copied().collect();
-                let near = crate::nearest::nearest(&name.text, known.iter().copied());
-                let e = self.error("unknown-queue", name.span, format!("no queue above is named `{}`", name.text));
-                let e = match near {
-                    Some(n) => e.help(format!("write `{n}`")),
-                    None => e.help("a relation joins two queues declared above it"),
-                };
-                return Err(e.done(self));
-            };
-            if self.names.queues[queue].nic.is_none() {
-                let at = self.names.queues[queue].declared.name.span;
-                return Err(self
-                    .error("bad-relation", declared.source.span, format!("queue `{}` has no `nic` to move data over", name.text))
-                    .note(at, "declared here")
-                    .help(format!("give `{}` one: `nic ps(1e5);`", name.text))
-                    .done(self));
-            }
-            Ok(queue)
-        };
-        let (reader, source) = (side(&declared.reader), side(&declared.source));
-        let (Ok(reader), Ok(source)) = (reader, source) else {
-            self.relation_refused = true;
-            if let Some(&reader) = self.names.queue_of.get(declared.reader.text.as_str()) {
-                self.unrelated.insert(reader);
-            }
-            return;
-        };
-        if declared.push {
-            self.unrelated.insert(reader);
-            self.error("not-yet", declared.verb_span, "`push` is not supported yet")
-                .help("write `pull`, with the reader first")
-                .done(self);
-            return;
-        }
-        if reader == source {
-            self.unrelated.insert(reader);
-            self.error("bad-relation", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
-                .help("a relation joins two queues")
-                .done(self);
-            return;
-        }
-        if let Some(first) = &self.names.queues[reader].relation {
-            let first = first.declared.span;
-            self.error("repeated", declared.reader.span, format!("`{}` already reads from a queue", declared.reader.text))
-                .note(first, "here")
-                .help("a reader has one relation")
-                .done(self);
-            return;
-        }
-        self.declare_share(declared.policy, declared.span);
-        let latency = declared.latency.as_ref().and_then(|x| {
-            let name = format!("{}.nic.latency", declared.reader.text);
-            let at = self.declare_stage(name, declared.span, None, Kind::Latency, Some(reader), item)?;
-            Some((at, x))
-        });
-        self.names.queues[reader].relation = Some(Relation { declared, source, latency });
-    }
-
-    /// Every name some statement sets, as attributes in text order.
-    fn collect_attributes(&mut self, items: &[&'a Item]) {
-        let add = |linker: &mut Self, block: &'a ast::Block, queue: Option<&str>, route: bool| {
-            let (sets, bound) = linker.names.sets_of(block);
-            for (word, span, mark) in sets {
-                let full = match queue {
-                    Some(queue) if mark || !route => format!("{queue}.{word}"),
-                    _ => word.to_string(),
-                };
-                linker.names.attribute(full, Some(span), None);
-            }
-            for (word, span, _) in bound {
-                let full = match queue {
-                    Some(queue) if !route => format!("{queue}.{word}"),
-                    _ => word.to_string(),
-                };
-                if queue.is_none() || route {
-                    // Checked before it is added: afterwards the name is an attribute.
-                    linker.check_bound_name(word, span);
-                }
-                linker.names.attribute(full, None, Some(span));
-            }
-        };
-        for item in items {
-            match item {
-                Item::Session(s) | Item::Server(s) => add(self, &s.body, None, false),
-                Item::Workload(w) => {
-                    for item in &w.items {
-                        match item {
-                            ast::WorkloadItem::Init(b) | ast::WorkloadItem::Turn(b) => add(self, b, None, false),
-                            ast::WorkloadItem::Session(s) => add(self, &s.body, None, false),
-                            _ => {}
-                        }
-                    }
-                }
-                Item::Queue(q) => {
-                    let Some(&queue) = self.names.queue_of.get(q.name.text.as_str()) else { continue };
-                    for entry in self.names.queues[queue].entries.clone() {
-                        let route = self.names.is_route(queue, entry);
-                        add(self, &entry.body, Some(&q.name.text), route);
-                    }
-                }
-                _ => {}
-            }
-        }
-        // An `at admission` name and a `set` of the same name anywhere.
-        for at in 0..self.names.attributes.len() {
-            let a = &self.names.attributes[at];
-            let word = a.name.rsplit('.').next().unwrap_or(&a.name).to_string();
-            let outside = self.names.attribute_of.get(&word).and_then(|&o| self.names.attributes[o].set);
-            if let (Some(bound), Some(set)) = (a.bound, a.set.or(outside)) {
-                self.error("binding-name", bound, format!("the body reads `{word}`, which is also an attribute the program sets"))
-                    .label("which one does the body mean?")
-                    .note(set, "set here")
-                    .help("rename the binding")
-                    .done(self);
-            }
-        }
-        for item in items {
-            if let Item::Workload(w) = item {
-                for item in &w.items {
-                    if let ast::WorkloadItem::Hidden(names, _) = item {
-                        self.hide(names);
-                    }
-                }
-            }
-        }
-    }
-
-    fn check_bound_name(&mut self, word: &'a str, span: Span) {
-        let what = if ir::BuiltIn::NAMES.contains(&word) {
-            "an attribute the scheduler sets"
-        } else if self.names.pool_of.contains_key(word) {
-            "a pool"
-        } else if self.names.stage_of.contains_key(word) {
-            "a stage"
-        } else if self.names.lets.contains_key(word) {
-            "a `let`"
-        } else if moment::context(word).is_some() {
-            "a name the language supplies"
-        } else {
-            return;
-        };
-        self.error("binding-name", span, format!("the body reads `{word}`, which is also {what}"))
-            .label("which one does the body mean?")
-            .help("rename the binding")
-            .done(self);
-    }
-
-    fn hide(&mut self, names: &'a [ast::Name]) {
-        for name in names {
-            let word = name.text.as_str();
-            if let Some(&first) = self.hidden_at.get(word) {
-                self.error("repeated", name.span, format!("`{word}` is hidden twice")).note(first, "first here").done(self);
-                continue;
-            }
-            self.hidden_at.insert(word, name.span);
-            match self.names.attribute_of.get(word) {
-                Some(&at) if !matches!(word, "cached" | "computed") => self.names.attributes[at].hidden = true,
-                Some(_) => {
-                    self.error("hidden-name", name.span, format!("`{word}` is the scheduler's own and can't be hidden from it")).done(self);
-                }
-                None => {
-                    let known: Vec<&str> = self.names.attributes.iter().map(|a| a.name.as_str()).filter(|n| !n.contains('.')).collect();
-                    let near = crate::nearest::nearest(word, known.iter().copied());
-                    let e = self.error("hidden-name", name.span, format!("nothing sets `{word}`"));
-                    let e = match near {
-                        Some(n) => e.help(format!("write `{n}`")),
-                        None => e.help(format!("`hidden` names attributes a session sets: `init {{ set {word} = …; }}`")),
-                    };
-                    e.done(self);
-                }
-            }
-        }
     }
 
     fn link_gauges(&mut self, items: &[&'a Item]) -> Vec<ir::Gauge> {
@@ -869,31 +549,5 @@ impl<'a> Linker<'a> {
             }
             (None, None) => None,
         }
-    }
-
-    /// The roles a queue names.
-    pub(crate) fn roles_of(&mut self, declared: &'a ast::Queue) -> BTreeSet<Role> {
-        let mut roles = BTreeSet::new();
-        for role in &declared.roles {
-            match Role::ALL.iter().find(|(word, _)| *word == role.text) {
-                Some(&(_, known)) => {
-                    if !roles.insert(known) {
-                        self.error("repeated", role.span, format!("`{}` is named twice", role.text)).done(self);
-                    }
-                }
-                None => {
-                    let words = Role::ALL.map(|(word, _)| word);
-                    let near = crate::nearest::nearest(&role.text, words);
-                    let e = self.error("unknown-role", role.span, format!("no role is named `{}`", role.text));
-                    let e = match near {
-                        Some(n) => e.help(format!("write `{n}`")),
-                        None => e,
-                    };
-                    e.help(format!("the roles: {}", words.join(", "))).done(self);
-                    self.declined.insert(declared.name.text.clone());
-                }
-            }
-        }
-        roles
     }
 }

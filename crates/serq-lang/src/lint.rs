@@ -4,13 +4,14 @@
 //! parts, so a finding points into the text that says it, however often that text
 //! was written out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serq_ir::{self as ir, BuiltIn, Expr, StmtKind};
 
 use crate::fold;
 use crate::link::{Linker, Part};
 use crate::source::Span;
+use crate::stale;
 
 /// All lints.
 pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
@@ -19,7 +20,7 @@ pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir:
     let whole = linker.findings.errors == 0 && !linker.broken;
     Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole }.session(session);
     if whole {
-        Stale { linker, set: BTreeMap::new(), near: BTreeSet::new() }.session(session, workload);
+        stale::check(linker, session, workload);
         check_loops(linker, session);
     }
 }
@@ -179,7 +180,11 @@ impl Amounts<'_, '_> {
         {
             let span = self.span(stmt, part);
             self.linker
-                .error("bad-amount", span, format!("`{verb}` of {value}: an amount is a number, and not negative", value = fold::show(value)))
+                .error(
+                    "bad-amount",
+                    span,
+                    format!("`{verb}` of {value}: an amount is a number, and not negative", value = fold::show(value)),
+                )
                 .done(self.linker);
         }
     }
@@ -225,7 +230,15 @@ impl Amounts<'_, '_> {
         };
         let span = self.span(stmt, Part::Reference(0));
         self.linker
-            .error("hold-above-cap", span, format!("`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}", need = fold::show(need), cap = fold::show(cap)))
+            .error(
+                "hold-above-cap",
+                span,
+                format!(
+                    "`{what} {name} ({need})` can never be met: {need} units{in_blocks}, and `{name}` has {cap}",
+                    need = fold::show(need),
+                    cap = fold::show(cap)
+                ),
+            )
             .note(declared, format!("cap {cap}", cap = fold::show(cap)))
             .help("hold less, or raise the cap")
             .done(self.linker);
@@ -258,7 +271,11 @@ impl Amounts<'_, '_> {
                 let name = self.linker.attribute_name(attribute);
                 let e = self
                     .linker
-                    .error("index-set-inside", span, format!("the body sets `{name}`, which the index of this hold reads"))
+                    .error(
+                        "index-set-inside",
+                        span,
+                        format!("the body sets `{name}`, which the index of this hold reads"),
+                    )
                     .help("keep the index in an attribute of its own while the hold lasts");
                 let e = match note {
                     Some(note) => e.note(note, "set here, inside the hold"),
@@ -329,7 +346,8 @@ impl Amounts<'_, '_> {
     fn outside(&mut self, stmt: &ir::Stmt, verb: &str, pool: &ir::PoolRef, part: Part) {
         let span = self.span(stmt, part);
         let name = self.linker.pool_name(pool);
-        let holds: Vec<String> = self.holds.iter().flatten().map(|p| format!("`{}`", self.linker.pool_name(p))).collect();
+        let holds: Vec<String> =
+            self.holds.iter().flatten().map(|p| format!("`{}`", self.linker.pool_name(p))).collect();
         let other_index = self.holds.iter().flatten().chain(&self.leased).any(|p| p.pool == pool.pool);
         let lease = if verb == "release" { ", and nothing leases it" } else { "" };
         let e = self.linker.error("outside-hold", span, format!("`{verb} {name}` outside a hold of `{name}`{lease}"));
@@ -341,135 +359,6 @@ impl Amounts<'_, '_> {
             e.help(format!("the enclosing holds: {}", holds.join(", ")))
         };
         e.done(self.linker);
-    }
-}
-
-/// A header that reads an attribute last set from live state.
-///
-/// The session reads the state when it reaches the `set`, the scheduler the header
-/// when it tries the head of the queue; between lies the wait.
-struct Stale<'l, 'a> {
-    linker: &'l mut Linker<'a>,
-    /// Attributes whose last `set` on some path read the state: where, and what it read.
-    set: BTreeMap<u32, (ir::Place, String)>,
-    /// Those set above in the same block, or above a branch or loop around: certainly
-    /// stale. Behind a branch and inside another hold it is likely, which is a warning.
-    near: BTreeSet<u32>,
-}
-
-impl Stale<'_, '_> {
-    fn session(mut self, session: &ir::Block, workload: &ir::Workload) {
-        self.block(&workload.init);
-        self.near.clear();
-        self.block(session);
-    }
-
-    fn block(&mut self, block: &[ir::Stmt]) {
-        for stmt in block {
-            match &stmt.kind {
-                StmtKind::Set { attribute, value } => match self.live(value) {
-                    Some(what) => {
-                        self.set.insert(*attribute, (stmt.at, what));
-                        self.near.insert(*attribute);
-                    }
-                    None => {
-                        self.set.remove(attribute);
-                        self.near.remove(attribute);
-                    }
-                },
-                StmtKind::Choose { attribute, .. } => {
-                    self.set.remove(attribute);
-                }
-                StmtKind::Hold(hold) => {
-                    self.header(stmt, hold);
-                    let near = std::mem::take(&mut self.near);
-                    self.block(&hold.body);
-                    self.near = near;
-                }
-                StmtKind::Branch { then, otherwise, .. } => {
-                    let before = self.set.clone();
-                    let near = self.near.clone();
-                    self.block(then);
-                    let after = std::mem::replace(&mut self.set, before);
-                    self.near.clone_from(&near);
-                    self.block(otherwise);
-                    self.near = near;
-                    // Stale on one way is stale behind both.
-                    for (attribute, from) in after {
-                        self.set.entry(attribute).or_insert(from);
-                    }
-                }
-                StmtKind::Loop { body } => {
-                    let near = self.near.clone();
-                    self.block(body);
-                    self.near = near;
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn live(&self, value: &Expr) -> Option<String> {
-        let mut found: Option<String> = None;
-        each(value, &mut |e| {
-            if found.is_some() {
-                return;
-            }
-            found = match e {
-                Expr::Pool(figure, pool) => {
-                    let word = crate::expression::POOL_FIGURES.iter().find(|(_, f)| f == figure).map_or("", |(w, _)| w);
-                    Some(format!("{word}({})", self.linker.pool_name(pool)))
-                }
-                Expr::Stage(figure, stage) => {
-                    let word = crate::expression::STAGE_FIGURES.iter().find(|(_, f)| f == figure).map_or("", |(w, _)| w);
-                    Some(format!("{word}({})", self.linker.stage_name(stage)))
-                }
-                Expr::Price(stage, ..) => Some(format!("price({})", self.linker.stage_name(stage))),
-                _ => None,
-            };
-        });
-        found
-    }
-
-    fn header(&mut self, stmt: &ir::Stmt, hold: &ir::Hold) {
-        let mut parts: Vec<(&Expr, Part, &'static str)> = Vec::new();
-        for (k, grab) in hold.grabs.iter().enumerate() {
-            parts.push((&grab.units, Part::Units(k), "units"));
-            if let Some(reserve) = &grab.reserve {
-                parts.push((reserve, Part::Reserve(k), "reserve"));
-            }
-        }
-        if let Some(reuse) = &hold.reuse {
-            parts.push((reuse, Part::Value, "reuse"));
-        }
-        for (e, part, what) in parts {
-            let mut stale: Option<u32> = None;
-            each(e, &mut |e| {
-                if let Expr::Attribute(a) = e
-                    && stale.is_none()
-                    && self.set.contains_key(a)
-                {
-                    stale = Some(*a);
-                }
-            });
-            let Some(attribute) = stale else { continue };
-            let (at, read) = self.set[&attribute].clone();
-            let name = self.linker.attribute_name(attribute);
-            let span = self.linker.places.span(stmt.at, part);
-            let note = self.linker.places.span(at, Part::Value);
-            let value = note.and_then(|at| self.linker.places.text(at)).unwrap_or("…").to_string();
-            let certain = self.near.contains(&attribute);
-            let e = self
-                .linker
-                .finding(certain, "stale-header", span, format!("the hold's {what} read `{name}`, set before the session queued"))
-                .label("by admission this may be another number")
-                .help(format!("read it at admission: `at admission ({name} = {value})`"));
-            let e = match note {
-                Some(note) => e.note(note, format!("reads `{read}` here, before the wait")),
-                None => e,
-            };
-            e.done(self.linker);
-        }
     }
 }
 

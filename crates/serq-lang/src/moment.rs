@@ -155,10 +155,7 @@ impl Clause {
     pub(crate) fn may_read_attributes(self) -> bool {
         // 0.1.3 reads attributes in `cost`, `budget`, `chunk` and the rate as 0:
         // nobody means that, there is no one session an iteration belongs to.
-        matches!(
-            self.moment(),
-            Moment::Session | Moment::Admit | Moment::Evict | Moment::Preempt | Moment::Serve
-        )
+        matches!(self.moment(), Moment::Session | Moment::Admit | Moment::Evict | Moment::Preempt | Moment::Serve)
     }
 
     /// A workload's hidden attributes may be read.
@@ -173,8 +170,7 @@ impl Clause {
 
     /// `cachedin` has a session to speak of.
     pub(crate) fn may_read_own_cache(self) -> bool {
-        self.may_read_state()
-            && !matches!(self.moment(), Moment::Gauge | Moment::Ps | Moment::Budget | Moment::Step)
+        self.may_read_state() && !matches!(self.moment(), Moment::Gauge | Moment::Ps | Moment::Budget | Moment::Step)
     }
 
     /// This figure of a stage may be read.
@@ -182,9 +178,7 @@ impl Clause {
         self.may_read_state()
             && match figure {
                 StageFigure::Work => !matches!(self, Self::Gauge | Self::ServeOnly),
-                StageFigure::BudgetLeft => {
-                    !matches!(self, Self::Gauge | Self::Budget | Self::Chunk | Self::PreemptKey)
-                }
+                StageFigure::BudgetLeft => !matches!(self, Self::Gauge | Self::Budget | Self::Chunk | Self::PreemptKey),
                 _ => true,
             }
     }
@@ -204,23 +198,11 @@ impl Clause {
             }
             Self::ServeKey | Self::ServeOnly => matches!(
                 variable,
-                C::Residents
-                    | C::Decoders
-                    | C::KvDecode
-                    | C::KvPrefill
-                    | C::Decoding
-                    | C::Admission
-                    | C::Remaining
+                C::Residents | C::Decoders | C::KvDecode | C::KvPrefill | C::Decoding | C::Admission | C::Remaining
             ),
             Self::Cost => matches!(
                 variable,
-                C::Tokens
-                    | C::Prefilled
-                    | C::Attention
-                    | C::Residents
-                    | C::Decoders
-                    | C::KvDecode
-                    | C::KvPrefill
+                C::Tokens | C::Prefilled | C::Attention | C::Residents | C::Decoders | C::KvDecode | C::KvPrefill
             ),
             _ => false,
         }

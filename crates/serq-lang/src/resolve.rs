@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serq_ir::BuiltIn;
 
 use crate::ast;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::source::Span;
 use crate::walk::{self, Visitor};
 
@@ -126,12 +126,8 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) const ALL: [(&'static str, Role); 4] = [
-        ("gateway", Role::Gateway),
-        ("prefill", Role::Prefill),
-        ("decode", Role::Decode),
-        ("link", Role::Link),
-    ];
+    pub(crate) const ALL: [(&'static str, Role); 4] =
+        [("gateway", Role::Gateway), ("prefill", Role::Prefill), ("decode", Role::Decode), ("link", Role::Link)];
 
     pub(crate) fn word(self) -> &'static str {
         Self::ALL.iter().find(|(_, r)| *r == self).map_or("", |(w, _)| w)
@@ -198,8 +194,7 @@ impl<'a> Names<'a> {
                 self.definition(&name.text);
             }
         }
-        let mut v =
-            Reads { names: self, found: BTreeSet::new(), parameters: &[], seen: BTreeSet::new() };
+        let mut v = Reads { names: self, found: BTreeSet::new(), parameters: &[], seen: BTreeSet::new() };
         walk::block(block, &mut v);
         v.found
     }
@@ -272,7 +267,6 @@ impl<'a> Names<'a> {
     pub(crate) fn is_route(&self, queue: usize, entry: &ast::Entry) -> bool {
         entry.verb.text == "route" && self.queues[queue].roles.contains(&Role::Gateway)
     }
-
 }
 
 /// Collects diagnostics; the same finding at the same place is kept once, because
@@ -284,6 +278,9 @@ pub(crate) struct Findings {
     pub(crate) errors: usize,
 }
 
+/// Most errors of linking listed for one program.
+const ERRORS_MAX: usize = 100;
+
 /// An error has been reported; whoever gets this says nothing more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported;
@@ -292,14 +289,29 @@ pub(crate) struct Reported;
 pub(crate) type Result<T> = std::result::Result<T, Reported>;
 
 impl Findings {
+    /// So much is wrong that more would not help; looking on costs time.
+    pub(crate) fn enough(&self) -> bool {
+        self.errors > ERRORS_MAX
+    }
+
     /// Keeps a finding.
     pub(crate) fn report(&mut self, d: Diagnostic) -> Reported {
-        if d.severity == crate::diagnostic::Severity::Error {
+        if self.enough() {
+            return Reported;
+        }
+        if d.severity == Severity::Error {
             self.errors += 1;
         }
         // Without a place nothing is said twice.
         if d.span.is_none_or(|span| self.seen.insert((d.code, span))) {
-            self.list.push(d);
+            if self.errors > ERRORS_MAX {
+                self.list.push(
+                    Diagnostic::error("too-many-errors", d.span, format!("more than {ERRORS_MAX} errors; the rest is not listed"))
+                        .help("correct the first ones and look again"),
+                );
+            } else {
+                self.list.push(d);
+            }
         }
         Reported
     }

@@ -102,12 +102,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// A definition's body used in a scope.
-    pub(crate) fn definition(
-        &mut self,
-        parent: ScopeId,
-        names: Vec<(&'a str, Binding<'a>)>,
-        used_at: Span,
-    ) -> ScopeId {
+    pub(crate) fn definition(&mut self, parent: ScopeId, names: Vec<(&'a str, Binding<'a>)>, used_at: Span) -> ScopeId {
         let scope = self.inside(parent, names);
         let outer = self.list[parent].used_at;
         self.list[scope].definition = true;

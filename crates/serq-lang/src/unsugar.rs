@@ -225,8 +225,14 @@ impl<'p> Printer<'p> {
         if let Some(trace) = &w.trace {
             self.line(&format!("trace \"{}\"{};", trace.path, if trace.ordered { " ordered" } else { "" }));
         }
-        let hidden: Vec<&str> =
-            self.program.attributes.iter().zip(&self.attributes).filter(|(a, _)| a.hidden).map(|(_, n)| n.as_str()).collect();
+        let hidden: Vec<&str> = self
+            .program
+            .attributes
+            .iter()
+            .zip(&self.attributes)
+            .filter(|(a, _)| a.hidden)
+            .map(|(_, n)| n.as_str())
+            .collect();
         if !hidden.is_empty() {
             let line = format!("hidden {};", hidden.join(", "));
             self.line(&line);
@@ -330,7 +336,12 @@ impl<'p> Printer<'p> {
         let mut grabs = Vec::new();
         for grab in &hold.grabs {
             let reserve = grab.reserve.as_ref().map(|e| format!(" reserve ({})", self.expr(e, 0)));
-            grabs.push(format!("{} ({}){}", self.pool_ref(&grab.pool), self.expr(&grab.units, 0), reserve.unwrap_or_default()));
+            grabs.push(format!(
+                "{} ({}){}",
+                self.pool_ref(&grab.pool),
+                self.expr(&grab.units, 0),
+                reserve.unwrap_or_default()
+            ));
         }
         let reuse = hold.reuse.as_ref().map(|e| format!(" reuse ({})", self.expr(e, 0)));
         write!(self.text, "hold {}{} ", grabs.join(", "), reuse.unwrap_or_default()).expect("a string takes it");

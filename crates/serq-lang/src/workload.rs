@@ -105,7 +105,10 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Session(s) => ("session", s.keyword_span),
             };
             if let Some(&first) = seen.get(word) {
-                self.error("repeated", span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                self.error("repeated", span, format!("`{word}` is given twice"))
+                    .note(first, "first here")
+                    .help("keep one")
+                    .done(self);
                 continue;
             }
             seen.insert(word, span);
@@ -166,9 +169,13 @@ impl<'a> Linker<'a> {
                         StmtKind::Run { stages, .. } if !stages.is_empty() => stages[0].span.to(stmt.span),
                         _ => stmt.span,
                     };
-                    self.error("misplaced-statement", span, format!("a workload's `{what}` takes only `set` and `observe`"))
-                        .help("whatever takes time or decides is the session's")
-                        .done(self);
+                    self.error(
+                        "misplaced-statement",
+                        span,
+                        format!("a workload's `{what}` takes only `set` and `observe`"),
+                    )
+                    .help("whatever takes time or decides is the session's")
+                    .done(self);
                 }
             }
         }
@@ -180,7 +187,14 @@ impl<'a> Linker<'a> {
             ast::Arrive::Poisson(e) => {
                 let rate = self.constant(e, "the rate of `poisson`")?;
                 if !(rate > 0.0 && rate.is_finite()) {
-                    return Err(self.error("bad-constant", e.span, format!("a rate of {rate} is not positive and finite", rate = fold::show(rate))).help("arrivals in one unit of time, such as `poisson(0.5)`").done(self));
+                    return Err(self
+                        .error(
+                            "bad-constant",
+                            e.span,
+                            format!("a rate of {rate} is not positive and finite", rate = fold::show(rate)),
+                        )
+                        .help("arrivals in one unit of time, such as `poisson(0.5)`")
+                        .done(self));
                 }
                 ir::Arrive::Poisson(Number(rate))
             }
@@ -190,7 +204,13 @@ impl<'a> Linker<'a> {
                 if let Some(value) = fold::value(&gap)
                     && !(value > 0.0 && value.is_finite())
                 {
-                    return Err(self.error("bad-constant", e.span, format!("a gap of {value} is not positive and finite", value = fold::show(value))).done(self));
+                    return Err(self
+                        .error(
+                            "bad-constant",
+                            e.span,
+                            format!("a gap of {value} is not positive and finite", value = fold::show(value)),
+                        )
+                        .done(self));
                 }
                 ir::Arrive::Renewal(gap)
             }
@@ -204,7 +224,16 @@ impl<'a> Linker<'a> {
         if value >= 1.0 && value.fract() == 0.0 && value <= SESSIONS_MAX {
             return Ok(value as u32);
         }
-        Err(self.error("bad-constant", e.span, format!("`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}", value = fold::show(value))).done(self))
+        Err(self
+            .error(
+                "bad-constant",
+                e.span,
+                format!(
+                    "`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}",
+                    value = fold::show(value)
+                ),
+            )
+            .done(self))
     }
 
     /// The run's settings; what the caller gives wins.
@@ -223,24 +252,49 @@ impl<'a> Linker<'a> {
                 };
                 if let Some((first, _)) = given.get(word) {
                     let first = first.span;
-                    self.error("repeated", field.span, format!("`{word}` is given twice")).note(first, "first here").help("keep one").done(self);
+                    self.error("repeated", field.span, format!("`{word}` is given twice"))
+                        .note(first, "first here")
+                        .help("keep one")
+                        .done(self);
                     continue;
                 }
-                let value = self.constant(&field.value, match field.kind {
-                    RunFieldKind::Horizon => "`horizon`",
-                    RunFieldKind::Warmup => "`warmup`",
-                    RunFieldKind::Seed => "`seed`",
-                    RunFieldKind::Arrivals => "`arrivals`",
-                });
+                let value = self.constant(
+                    &field.value,
+                    match field.kind {
+                        RunFieldKind::Horizon => "`horizon`",
+                        RunFieldKind::Warmup => "`warmup`",
+                        RunFieldKind::Seed => "`seed`",
+                        RunFieldKind::Arrivals => "`arrivals`",
+                    },
+                );
                 given.insert(word, (field, value));
             }
         }
-        let horizon = self.setting(&given, "horizon", self.overrides.horizon, |h| h > 0.0 && h.is_finite(), "positive and finite");
-        let warmup = self.setting(&given, "warmup", self.overrides.warmup, |w| w >= 0.0 && w.is_finite(), "finite and at least 0");
+        let horizon = self.setting(
+            &given,
+            "horizon",
+            self.overrides.horizon,
+            |h| h > 0.0 && h.is_finite(),
+            "positive and finite",
+        );
+        let warmup = self.setting(
+            &given,
+            "warmup",
+            self.overrides.warmup,
+            |w| w >= 0.0 && w.is_finite(),
+            "finite and at least 0",
+        );
         let whole = |n: f64| n >= 0.0 && n.fract() == 0.0 && n <= 9_007_199_254_740_992.0;
-        let seed = self.setting(&given, "seed", self.overrides.seed.map(|s| s as f64), whole, "a whole number from 0 to 2^53");
+        let seed =
+            self.setting(&given, "seed", self.overrides.seed.map(|_| 0.0), whole, "a whole number from 0 to 2^53");
         let some = |n: f64| n >= 1.0 && n.fract() == 0.0 && n <= 9_007_199_254_740_992.0;
-        let arrivals = self.setting(&given, "arrivals", self.overrides.arrivals.map(|s| s as f64), some, "a whole number, at least 1");
+        let arrivals = self.setting(
+            &given,
+            "arrivals",
+            self.overrides.arrivals.map(|s| s as f64),
+            some,
+            "a whole number, at least 1",
+        );
         let place = |word: &str| given.get(word).map(|(f, _)| f.value.span);
         if arrivals.is_ok_and(|a| a.is_some())
             && !matches!(workload.arrive, ir::Arrive::Poisson(_) | ir::Arrive::Renewal(_))
@@ -257,7 +311,11 @@ impl<'a> Linker<'a> {
             None if self.broken => return Err(Reported),
             None => {
                 let e = self.error("horizon-missing", block, "nothing says how long to run");
-                let e = if block.is_some() { e.help("add `horizon 1000;`") } else { e.help("add `run { horizon 1000; }`, or give it with `--horizon`") };
+                let e = if block.is_some() {
+                    e.help("add `horizon 1000;`")
+                } else {
+                    e.help("add `run { horizon 1000; }`, or give it with `--horizon`")
+                };
                 return Err(e.done(self));
             }
         };
@@ -265,7 +323,15 @@ impl<'a> Linker<'a> {
         if warmup >= horizon {
             let at = place("warmup").or(place("horizon"));
             return Err(self
-                .error("bad-run", at, format!("the warm-up of {warmup} does not end before the horizon of {horizon}", warmup = fold::show(warmup), horizon = fold::show(horizon)))
+                .error(
+                    "bad-run",
+                    at,
+                    format!(
+                        "the warm-up of {warmup} does not end before the horizon of {horizon}",
+                        warmup = fold::show(warmup),
+                        horizon = fold::show(horizon)
+                    ),
+                )
                 .help("a warm-up of a tenth of the horizon is usual")
                 .done(self));
         }
@@ -293,7 +359,9 @@ impl<'a> Linker<'a> {
         if fits(value) {
             return Ok(Some(value));
         }
-        Err(self.error("bad-run", span, format!("a `{word}` of {value} is not {range}", value = fold::show(value))).done(self))
+        Err(self
+            .error("bad-run", span, format!("a `{word}` of {value} is not {range}", value = fold::show(value)))
+            .done(self))
     }
 }
 

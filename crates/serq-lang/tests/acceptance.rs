@@ -64,7 +64,11 @@ fn the_handed_snippets_are_answered_as_by_the_reference() {
         };
         // One mistake, one message.
         if !right || errors.len() > 1 {
-            failures += &format!("{title}: wanted {} {wanted:?}, said at {places:?}\n{}\n", case["outcome"], render(&sources, &said, Style::Plain));
+            failures += &format!(
+                "{title}: wanted {} {wanted:?}, said at {places:?}\n{}\n",
+                case["outcome"],
+                render(&sources, &said, Style::Plain)
+            );
         }
     }
     assert!(failures.is_empty(), "\n{failures}");

@@ -10,7 +10,7 @@ use serq_lang::{Settings, compile, load, unsugar};
 fn link(path: Option<&str>, text: &str) -> ir::Program {
     let read = &mut |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
     let (mut sources, mut said) = load(path, text, read);
-    let settings = Settings { horizon: Some(50.0), ..Settings::default() };
+    let settings = Settings { horizon: Some(1e6), ..Settings::default() };
     let (program, more) = compile(&mut sources, &settings);
     said.extend(more);
     program.unwrap_or_else(|| panic!("{}", render(&sources, &said, Style::Plain)))
@@ -19,7 +19,8 @@ fn link(path: Option<&str>, text: &str) -> ir::Program {
 fn programs() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
-    let mut folders = vec![root.join("tests/sim"), root.join("tests/pd"), root.join("tests/cases"), root.join("examples")];
+    let mut folders =
+        vec![root.join("tests/sim"), root.join("tests/pd"), root.join("tests/cases"), root.join("examples")];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
         for entry in entries {
@@ -141,7 +142,7 @@ fn a_program_with_everything_is_the_same_without_sugar() {
 fn deep_and_wide_substitution_is_refused_in_time() {
     let refuse = |text: &str, code: &str| {
         let (mut sources, _) = load(None, text, &mut |_| unreachable!());
-        let settings = Settings { horizon: Some(50.0), ..Settings::default() };
+        let settings = Settings { horizon: Some(1e6), ..Settings::default() };
         let (program, said) = compile(&mut sources, &settings);
         assert!(program.is_none());
         assert!(said.iter().any(|d| d.code == code), "{:?}", said.iter().map(|d| d.code).collect::<Vec<_>>());
@@ -168,7 +169,8 @@ fn deep_and_wide_substitution_is_refused_in_time() {
     // Entries in entries.
     let mut calls = String::from("queue Q0 : prefill { serve fifo; prefill (x) { run (x); } }\n");
     for k in 1..60 {
-        calls += &format!("queue Q{k} : prefill {{ prefill (x) {{ Q{0}.prefill (x + 1); Q{0}.prefill (x); }} }}\n", k - 1);
+        calls +=
+            &format!("queue Q{k} : prefill {{ prefill (x) {{ Q{0}.prefill (x + 1); Q{0}.prefill (x); }} }}\n", k - 1);
     }
     refuse(&(calls + "session { Q59.prefill (serial); }"), "too-large");
 }

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use expect_test::expect_file;
-use serq_lang::diagnostic::{Diagnostic, Style, render};
 use serq_lang::Settings;
+use serq_lang::diagnostic::{Diagnostic, Style, render};
 use serq_lang::explain;
 use serq_lang::source::SourceMap;
 
@@ -15,11 +15,7 @@ fn diagnostics(code: &str, sources: &mut SourceMap) -> Vec<Diagnostic> {
     let settings = Settings {
         // Pages show what they are about, not how long to run.
         horizon: (code != "horizon-missing" && code != "bad-run").then_some(100.0),
-        sets: if code == "unknown-setting" {
-            vec![("thr".into(), "1".into())]
-        } else {
-            Vec::new()
-        },
+        sets: if code == "unknown-setting" { vec![("thr".into(), "1".into())] } else { Vec::new() },
         ..Settings::default()
     };
     serq_lang::compile(sources, &settings).1
@@ -27,10 +23,7 @@ fn diagnostics(code: &str, sources: &mut SourceMap) -> Vec<Diagnostic> {
 
 /// The programs of a page, in order.
 fn programs(page: &str) -> Vec<&str> {
-    page.split("```sq\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect()
+    page.split("```sq\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
 /// Wrong programs that no page could show.
@@ -61,8 +54,7 @@ fn the_wrong_program_of_a_page_is_refused_with_its_code() {
             continue;
         }
         let page = explain::page(code).unwrap();
-        let text =
-            unprintable(code).or_else(|| programs(page).first().map(|&text| text.to_owned()));
+        let text = unprintable(code).or_else(|| programs(page).first().map(|&text| text.to_owned()));
         let text = text.unwrap_or_else(|| panic!("{code}: the page has no program"));
         let mut sources = SourceMap::new("page.sq", text);
         let all = diagnostics(code, &mut sources);
@@ -80,10 +72,7 @@ fn the_right_program_of_a_page_is_right() {
     for code in explain::CODES {
         for text in programs(explain::page(code).unwrap()).iter().skip(1) {
             let mut sources = SourceMap::new("page.sq", *text);
-            let settings = Settings {
-                horizon: Some(100.0),
-                ..Settings::default()
-            };
+            let settings = Settings { horizon: Some(100.0), ..Settings::default() };
             let (program, said) = serq_lang::compile(&mut sources, &settings);
             let picture = render(&sources, &said, Style::Plain);
             // A page about reading a text may show a part of a program.

@@ -49,21 +49,13 @@ impl Said {
         self.line == written.line
             && self.columns == written.columns
             && self.message.starts_with(&written.message)
-            && written
-                .help
-                .iter()
-                .all(|help| self.help.iter().any(|said| said.starts_with(help)))
+            && written.help.iter().all(|help| self.help.iter().any(|said| said.starts_with(help)))
     }
 
     fn print(&self) -> String {
         let (first, count) = self.columns;
         let mut text = if first > 3 {
-            format!(
-                "//{}{} {}\n",
-                " ".repeat(first - 3),
-                "^".repeat(count),
-                self.message
-            )
+            format!("//{}{} {}\n", " ".repeat(first - 3), "^".repeat(count), self.message)
         } else {
             format!("// {first}-{}: {}\n", first + count - 1, self.message)
         };
@@ -85,15 +77,8 @@ fn read(file: &str) -> (String, Vec<Case>) {
     let mut header = String::new();
     let mut cases: Vec<Case> = Vec::new();
     for line in file.lines() {
-        if let Some(title) = line
-            .strip_prefix("--- ")
-            .and_then(|rest| rest.strip_suffix(" ---"))
-        {
-            cases.push(Case {
-                title: title.to_owned(),
-                text: String::new(),
-                written: Vec::new(),
-            });
+        if let Some(title) = line.strip_prefix("--- ").and_then(|rest| rest.strip_suffix(" ---")) {
+            cases.push(Case { title: title.to_owned(), text: String::new(), written: Vec::new() });
             continue;
         }
         let Some(case) = cases.last_mut() else {
@@ -104,13 +89,9 @@ fn read(file: &str) -> (String, Vec<Case>) {
         let count = case.text.lines().count();
         match said(line, count.saturating_sub(1)) {
             Some(said) => case.written.push(said),
-            None => match (
-                line.trim_start().strip_prefix("//"),
-                case.written.last_mut(),
-            ) {
+            None => match (line.trim_start().strip_prefix("//"), case.written.last_mut()) {
                 (Some(comment), Some(last)) if comment.trim_start().starts_with("help: ") => {
-                    last.help
-                        .push(comment.trim_start()["help: ".len()..].to_owned());
+                    last.help.push(comment.trim_start()["help: ".len()..].to_owned());
                 }
                 _ => {
                     case.text.push_str(line);
@@ -140,12 +121,7 @@ fn said(line: &str, of: usize) -> Option<Said> {
         ((first, last + 1 - first), message)
     };
     let is_message = message.starts_with("error[") || message.starts_with("warning[");
-    is_message.then(|| Said {
-        line: of,
-        columns,
-        message: message.to_owned(),
-        help: Vec::new(),
-    })
+    is_message.then(|| Said { line: of, columns, message: message.to_owned(), help: Vec::new() })
 }
 
 /// What is said of a text now.
@@ -158,11 +134,7 @@ fn say(file: &str, text: &str) -> Vec<Said> {
             let span = diagnostic.span.unwrap_or_default();
             let (line, column) = sources.line_column(span);
             let marked = &text[span.start as usize..span.end as usize];
-            let count = marked
-                .lines()
-                .next()
-                .map_or(0, |line| line.chars().count())
-                .max(1);
+            let count = marked.lines().next().map_or(0, |line| line.chars().count()).max(1);
             let severity = match diagnostic.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
@@ -215,22 +187,12 @@ fn wrong_programs_say_where_and_what() {
         for case in &cases {
             let said = say(&name, &case.text);
             let equal = said.len() == case.written.len()
-                && said
-                    .iter()
-                    .zip(&case.written)
-                    .all(|(said, written)| said.meets(written));
+                && said.iter().zip(&case.written).all(|(said, written)| said.meets(written));
             if !equal {
-                let one = Case {
-                    title: case.title.clone(),
-                    text: case.text.clone(),
-                    written: Vec::new(),
-                };
+                let one = Case { title: case.title.clone(), text: case.text.clone(), written: Vec::new() };
                 writeln!(failures, "{name}, now:\n{}", print(&name, "", &[one])).unwrap();
             }
         }
     }
-    assert!(
-        failures.is_empty(),
-        "\n{failures}(UPDATE_EXPECT=1 writes this into the files)"
-    );
+    assert!(failures.is_empty(), "\n{failures}(UPDATE_EXPECT=1 writes this into the files)");
 }

@@ -10,14 +10,16 @@
 //! # Invariants
 //!
 //! - Equal times go in the order of scheduling. An arrival schedules the next one
-//!   before its own session runs; after a settle `ps` stages are scheduled in
-//!   declaration order, then the flows; iteration ends come last.
+//!   before its own session runs; after a settle the finishes of `ps` stages and the ends
+//!   of iterations are scheduled in declaration order of the stages, then the flows.
+//! - The next of several finishes of one `ps` stage, or flows, due together is scheduled
+//!   when the one before was told, so it keeps no engine from starting.
 //! - A run of iterations of equal cost, each starting where the one before ended, ends
 //!   its j-th at start + j × cost.
 
 use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
-use serq_kernel::{Action, Arrival, Code, Fault, Finish, Kernel, Purpose, Stream, TraceTurn, World};
+use serq_kernel::{Action, Arrival, Code, Fault, Kernel, Purpose, Stream, TraceTurn, World};
 
 use crate::draws::Draws;
 use crate::event::{Event, EventList, What};
@@ -124,7 +126,6 @@ struct Simulation<'a> {
     pool_family: Vec<u32>,
     stage_family: Vec<u32>,
     gauge_stale: Vec<bool>,
-    finishes: Vec<Finish>,
     events: u64,
     arrived: u64,
 }
@@ -148,8 +149,6 @@ struct Driver<'a> {
     flow_job: u32,
     work_event: Vec<u64>,
     timer_event: Vec<u64>,
-    /// Iterations started, to be scheduled after everything else of this instant.
-    starting: Vec<(u32, f64)>,
     /// Runs of iterations of equal cost.
     runs: Vec<StepRun>,
     measured: Measurements,
@@ -187,7 +186,21 @@ impl World for Driver<'_> {
         match action {
             Action::StartStep { stage, cost, decoders } => {
                 self.measured.step_started(now, stage, cost, decoders);
-                self.starting.push((stage, cost));
+                self.schedule_step(stage, cost);
+            }
+            Action::NextFinish { stage, next } => {
+                let event = next.map_or(0, |(_, time)| self.push(time, stage.map_or(What::Flows, What::Stage)));
+                let job = next.map_or(0, |(job, _)| job);
+                match stage {
+                    Some(stage) => {
+                        self.stage_event[stage as usize] = event;
+                        self.stage_job[stage as usize] = job;
+                    }
+                    None => {
+                        self.flows_event = event;
+                        self.flow_job = job;
+                    }
+                }
             }
             Action::StartWork { job, work } => {
                 let event = self.push(now + work, What::Work(job));
@@ -265,21 +278,17 @@ impl Driver<'_> {
         }
     }
 
-    fn schedule_steps(&mut self) {
-        let mut starting = std::mem::take(&mut self.starting);
-        for (stage, cost) in starting.drain(..) {
-            let now = self.now;
-            let run = &mut self.runs[stage as usize];
-            if run.cost == cost && run.end == now {
-                run.steps += 1;
-            } else {
-                *run = StepRun { start: now, cost, steps: 1, end: now };
-            }
-            run.end = run.start + run.steps as f64 * cost;
-            let end = run.end;
-            self.step_event[stage as usize] = self.push(end, What::Step(stage));
+    fn schedule_step(&mut self, stage: u32, cost: f64) {
+        let now = self.now;
+        let run = &mut self.runs[stage as usize];
+        if run.cost == cost && run.end == now {
+            run.steps += 1;
+        } else {
+            *run = StepRun { start: now, cost, steps: 1, end: now };
         }
-        self.starting = starting;
+        run.end = run.start + run.steps as f64 * cost;
+        let end = run.end;
+        self.step_event[stage as usize] = self.push(end, What::Step(stage));
     }
 }
 
@@ -312,7 +321,6 @@ impl<'a> Simulation<'a> {
                 flow_job: 0,
                 work_event: Vec::new(),
                 timer_event: Vec::new(),
-                starting: Vec::new(),
                 runs: vec![StepRun { start: 0.0, cost: f64::NAN, steps: 0, end: f64::NAN }; stages],
                 measured,
             },
@@ -321,7 +329,6 @@ impl<'a> Simulation<'a> {
             pool_family: code.pool_members().map(|(_, family, _)| family).collect(),
             stage_family: code.stage_members().map(|(_, family, _)| family).collect(),
             gauge_stale: vec![true; program.gauges.len()],
-            finishes: Vec::new(),
             kernel,
             events: 0,
             arrived: 0,
@@ -425,40 +432,14 @@ impl<'a> Simulation<'a> {
 
     /// Schedules what changed; if nothing further is due now, plans engines and reads the state.
     fn finish_instant_or_wait(&mut self) -> Result<(), RunError> {
-        self.schedule_finishes()?;
         let now = self.driver.now;
         let due_now = |driver: &mut Driver<'_>| driver.peek().is_some_and(|e| e.time() == now);
-        if due_now(&mut self.driver) {
-            return Ok(());
-        }
-        self.kernel.plan_steps(&mut self.driver)?;
-        self.schedule_finishes()?;
-        self.driver.schedule_steps();
+        // Asked before the pass: see the invariants.
+        let plan = !due_now(&mut self.driver);
+        self.kernel.start_due(&mut self.driver, plan)?;
         if !due_now(&mut self.driver) {
             self.read_state();
         }
-        Ok(())
-    }
-
-    fn schedule_finishes(&mut self) -> Result<(), RunError> {
-        let mut finishes = std::mem::take(&mut self.finishes);
-        self.kernel.finishes(&mut self.driver, &mut finishes)?;
-        for Finish { stage, next } in finishes.drain(..) {
-            let what = stage.map_or(What::Flows, What::Stage);
-            let event = next.map_or(0, |(_, time)| self.driver.push(time, what));
-            let job = next.map_or(0, |(job, _)| job);
-            match stage {
-                Some(stage) => {
-                    self.driver.stage_event[stage as usize] = event;
-                    self.driver.stage_job[stage as usize] = job;
-                }
-                None => {
-                    self.driver.flows_event = event;
-                    self.driver.flow_job = job;
-                }
-            }
-        }
-        self.finishes = finishes;
         Ok(())
     }
 
