@@ -25,7 +25,7 @@ use crate::code::{Code, StageCodeKind};
 use crate::expression::{Draws, Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Filling;
 use crate::index_set::IndexSet;
-use crate::pool::{ExactSum, Pool, PoolCounts};
+use crate::pool::{ExactSum, Pool, PoolCounts, TOLERANCE};
 use crate::session::{Session, Status};
 use crate::stage::{Job, Stage};
 use crate::step::Planning;
@@ -415,12 +415,16 @@ impl<'p> Kernel<'p> {
     }
 
     /// Units allocated to nobody alive: the pool's account less all holds and leases. 0.
+    ///
+    /// Fractions of units added up in another order differ by a rounding; that is nobody's
+    /// loss and not counted.
     pub fn left(&self, pool: u32) -> f64 {
         let mut held = ExactSum::default();
         self.shares_of(pool, |quanta| held.add(quanta));
-        held.subtract(self.pools[pool as usize].used.value());
-        // 0 − x rather than −x: no negative zero in a report.
-        0.0 - self.pools[pool as usize].units(held.value())
+        let pool = &self.pools[pool as usize];
+        let left = pool.units(pool.used.value() - held.value());
+        let rounding = TOLERANCE.max(pool.units(held.value()) * f64::EPSILON);
+        if left.abs() <= rounding { 0.0 } else { left }
     }
 
     fn shares_of(&self, pool: u32, mut visit: impl FnMut(f64)) {
