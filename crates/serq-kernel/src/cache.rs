@@ -8,13 +8,15 @@
 //! With `block`, eviction takes an entry's tail block by block, only as many as
 //! needed; without, whole entries.
 
-use crate::expression::{Frame, NOBODY};
+use crate::expression::{Frame, NOBODY, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::pool::TOLERANCE;
 use crate::session::{Status, compare};
 use crate::world::{Purpose, Result, World};
 
 const NONE: u32 = u32::MAX;
+/// Pieces evicted in one instant, at most.
+const PIECES_MAX: u32 = 1_000_000;
 
 /// The ends of a pool's list of entries.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +100,7 @@ impl Entries {
 }
 
 impl Kernel<'_> {
-    /// Units of the session's own entry.
+    /// The session's own entry in a pool.
     pub(crate) fn own_entry(&self, session: u32, pool: u32) -> Option<u32> {
         if session == NOBODY {
             return None;
@@ -212,6 +214,11 @@ impl Kernel<'_> {
     }
 
     fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
+        self.instant_pieces += 1;
+        if self.instant_pieces > PIECES_MAX {
+            let message = format!("{PIECES_MAX} pieces were evicted in one instant, block by block; larger blocks are meant");
+            return Err(self.fault(message, None, None));
+        }
         let owner = self.entries.slab[entry as usize].owner;
         let mut spilled = None;
         if let Some(spill) = &self.code.pools[pool as usize].spill {
@@ -249,9 +256,10 @@ impl Kernel<'_> {
     /// is making room itself.
     fn spill_into<W: World>(&mut self, world: &mut W, owner: u32, pool: u32, units: f64) -> Result<()> {
         let quanta = units / self.pools[pool as usize].quantum;
-        if !self.pools[pool as usize].evicting {
-            self.evict(world, pool, quanta)?;
+        if self.pools[pool as usize].evicting {
+            return Ok(());
         }
+        self.evict(world, pool, quanta)?;
         let state = &self.pools[pool as usize];
         if state.units(state.used.value() + state.cached.value() + quanta) > state.cap + TOLERANCE {
             return Ok(());
@@ -305,15 +313,14 @@ impl Kernel<'_> {
     ) -> f64 {
         use serq_ir::Context;
         let entry = &self.entries.slab[entry as usize];
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         variables[Context::Size as usize] = size;
         variables[Context::Age as usize] = self.now - entry.released;
         variables[Context::Last as usize] = entry.released;
         let waits = entry.owner != NOBODY
             && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
         variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
-        let member = self.code.pools[pool as usize].member;
-        let mut frame = Frame::machine(Purpose::Pool, pool, member, &variables);
+        let mut frame = Frame::machine(Purpose::Pool, pool, &variables);
         frame.session = entry.owner;
         if entry.owner == NOBODY {
             frame.snapshot = entry.snapshot.as_deref();

@@ -11,7 +11,7 @@
 //! - cached = Σ cache entries.
 //! - allocated + cached ≤ cap (within 1e-9), after every fact.
 //!
-//! [`crate::Kernel::check`] asserts them; debug and test builds call it after every fact.
+//! [`crate::Kernel::check`] asserts them; debug and test builds call it after facts.
 
 use std::collections::VecDeque;
 
@@ -134,6 +134,11 @@ pub(crate) struct ExactSum {
 
 impl ExactSum {
     pub(crate) fn add(&mut self, x: f64) {
+        if x.is_infinite() || self.high.is_infinite() {
+            // Endless work is endless; the error terms below would make it NaN.
+            self.high += x;
+            return;
+        }
         // Knuth's two-sum, twice.
         let sum = self.high + x;
         let back = sum - self.high;

@@ -490,6 +490,18 @@ impl<'a> Linker<'a> {
                 (None, None) => None,
             };
         }
+        let total = |sizes: &mut dyn Iterator<Item = Option<u32>>| -> u64 {
+            sizes.map(|size| u64::from(size.unwrap_or(1))).sum()
+        };
+        let pools = total(&mut self.names.pools.iter().map(|p| p.size));
+        let stages = total(&mut self.names.stages.iter().map(|s| s.size));
+        for (what, members) in [("pools", pools), ("stages", stages)] {
+            if members > ir::MEMBERS_TOTAL_MAX {
+                let message = format!("all {what} together have {members} members; {} is the most", ir::MEMBERS_TOTAL_MAX);
+                self.error("too-large", None, message).done(self);
+                self.too_large = true;
+            }
+        }
     }
 
     fn family_size(&mut self, e: &'a ast::Expr, name: &'a ast::Name) -> Option<u32> {

@@ -424,8 +424,8 @@ fn note_growth(
     let quarter = |k: usize| means[k * 5..(k + 1) * 5].iter().sum::<f64>() / 5.0;
     let (second, last) = (quarter(1), quarter(3));
     if last > 2.0 * second && last > 1.0 && trend(&means) > 4.0 {
-        let member = index.map_or(String::new(), |k| format!("[{k}]"));
-        let text = format!("{what} {name}{member} grow: {second:.2} in the second quarter, {last:.2} in the last");
+        let name = report::member_name(name, index);
+        let text = format!("{what} {name} grow: {second:.2} in the second quarter, {last:.2} in the last");
         notes.push(report::Note { kind: report::NoteKind::Unstable, text });
     }
 }
@@ -434,7 +434,7 @@ fn note_pools(report: &mut report::Report) {
     use report::NoteKind;
     let mut notes = Vec::new();
     for pool in &report.pools {
-        let name = pool.index.map_or(pool.name.clone(), |k| format!("{}[{k}]", pool.name));
+        let name = report::member_name(&pool.name, pool.index);
         if pool.rejected > 0 {
             let text = format!("{} session(s) ended at {name}: they asked for more than its cap", pool.rejected);
             notes.push(report::Note { kind: NoteKind::Rejected, text });
