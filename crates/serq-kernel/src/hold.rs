@@ -252,8 +252,8 @@ impl Kernel<'_> {
         reuse: Option<f64>,
     ) -> Result<()> {
         self.leave_queue(queue, slot);
-        self.admission_next += 1;
         let admission = self.admission_next;
+        self.admission_next += 1;
         let first_share = self.sessions[slot as usize].shares.len() as u32;
         let mut cached: f64 = 0.0;
         for (at, &quanta) in units.iter().enumerate() {

@@ -66,6 +66,8 @@ pub struct Kernel<'p> {
     pub(crate) rates_changed: IndexSet,
     /// Idle step stages with residents or waiters.
     pub(crate) idle_engines: IndexSet,
+    /// An idle engine got work while others were being planned.
+    pub(crate) engine_roused: bool,
     pub(crate) planning: Option<Planning>,
 
     /// In start order.
@@ -168,6 +170,7 @@ impl<'p> Kernel<'p> {
             job_next: 0,
             rates_changed: IndexSet::new(stages),
             idle_engines: IndexSet::new(stages),
+            engine_roused: false,
             planning: None,
             flows: Vec::new(),
             flows_since: 0.0,

@@ -79,6 +79,7 @@ impl Kernel<'_> {
     pub(crate) fn engine_has_work(&mut self, stage: u32) {
         if !self.stages[stage as usize].engine.running {
             self.idle_engines.insert(stage);
+            self.engine_roused = true;
         }
     }
 
@@ -199,9 +200,11 @@ impl Kernel<'_> {
     /// A fault of a header, `budget`, `cost`, a rate or an admitted body.
     pub fn start_due<W: World>(&mut self, world: &mut W, plan: bool) -> Result<()> {
         let mut plan = plan;
+        let mut any_started = false;
         loop {
             let mut started = false;
             let mut from = 0;
+            self.engine_roused = false;
             loop {
                 let changed = self.rates_changed.next_from(from);
                 let idle = if plan { self.idle_engines.next_from(from) } else { None };
@@ -213,7 +216,10 @@ impl Kernel<'_> {
                     started |= self.plan_step(world, stage)?;
                 }
             }
-            if !self.ready_list.is_empty() {
+            // Who was made ready while planning (the replacement of a victim that can't come
+            // back) runs at the next settle; an iteration that started brings one.
+            any_started |= started;
+            if !any_started && !self.ready_list.is_empty() {
                 self.settle(world)?;
             }
             if self.flows_changed {
@@ -221,8 +227,9 @@ impl Kernel<'_> {
                 self.share_out();
                 world.act(Action::NextFinish { stage: None, next: self.next_flow() });
             }
-            plan = started;
-            if !started && self.rates_changed.next_from(0).is_none() {
+            // An engine passed over, or found idle, may have got somebody to serve since.
+            plan &= started || self.engine_roused;
+            if !plan && self.rates_changed.next_from(0).is_none() {
                 self.after_fact();
                 return Ok(());
             }
@@ -402,9 +409,6 @@ impl Kernel<'_> {
         chunk: f64,
         exclusive: Exclusive,
     ) -> Result<()> {
-        if exclusive == Exclusive::Tentative {
-            self.leave_budget(budget);
-        }
         'again: loop {
             for &pool in &step.via {
                 if self.planning.is_none_or(|p| p.left <= 0.0 || p.preempted) {
@@ -413,7 +417,14 @@ impl Kernel<'_> {
                 if self.pools[pool as usize].waiting() == 0 {
                     continue;
                 }
-                if !self.try_head(world, pool)? {
+                let left = self.planning.map_or(0.0, |p| p.left);
+                if exclusive == Exclusive::Tentative {
+                    // A header reads what a prefill would have, alone.
+                    self.set_left(budget);
+                }
+                let admitted = self.try_head(world, pool)?;
+                self.set_left(left);
+                if !admitted {
                     return Ok(());
                 }
                 self.run_ready(world)?;
@@ -423,6 +434,12 @@ impl Kernel<'_> {
                 continue 'again;
             }
             return Ok(());
+        }
+    }
+
+    fn set_left(&mut self, left: f64) {
+        if let Some(planning) = &mut self.planning {
+            planning.left = left;
         }
     }
 
@@ -446,31 +463,14 @@ impl Kernel<'_> {
                 }
                 // The prefill replaces the decodes, which keep the blocks they grew by.
                 self.clear_plan(stage);
+                self.set_left(budget);
                 over = true;
             }
-            if exclusive == Exclusive::Tentative && !prefill {
-                if over {
-                    continue;
-                }
-                // Among decodes it has what they left; the full budget is a prefill's.
-                self.leave_budget(budget - self.planned_tokens(stage));
-                self.serve_one(world, stage, step, job, chunk)?;
-                self.leave_budget(budget);
-            } else {
+            if !over || prefill {
                 self.serve_one(world, stage, step, job, chunk)?;
             }
         }
         Ok(over)
-    }
-
-    fn planned_tokens(&self, stage: u32) -> f64 {
-        self.stages[stage as usize].engine.plan.iter().map(|&job| self.jobs[job as usize].planned).sum()
-    }
-
-    fn leave_budget(&mut self, left: f64) {
-        if let Some(planning) = &mut self.planning {
-            planning.left = left;
-        }
     }
 
     fn clear_plan(&mut self, stage: u32) {

@@ -13,9 +13,11 @@ use super::answer::Answer;
 pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 
 /// A corner that the reference decides otherwise, and programs without it.
-const CORNERS: [(&str, fn(&str) -> Option<String>); 3] = [
+const CORNERS: [(&str, fn(&str) -> Option<String>); 5] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
+    ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
+    ("warm-up: its end retries what waits", without_warmup),
     ("spill: into a pool that is full", spills_have_room),
 ];
 
@@ -64,9 +66,11 @@ fn ps_below_engines(text: &str) -> Option<String> {
     }
     let mut kept = Vec::new();
     let mut moved = Vec::new();
+    let shares = text.lines().any(|line| line.starts_with("share ") || line.contains(" share "));
     let (mut above, mut engine_below) = (false, false);
     for line in text.lines() {
-        let plain = !line.starts_with("stage wire") && !line.starts_with("stage port");
+        // Where flows are shared, the stages of flows are not of this kind.
+        let plain = !shares || (!line.starts_with("stage wire") && !line.starts_with("stage port"));
         if line.starts_with("stage ") && line.contains(" : ps(") && plain {
             moved.push(line);
             above = true;
@@ -85,6 +89,13 @@ fn ps_below_engines(text: &str) -> Option<String> {
     engine_below.then(|| kept.join("\n") + "\n")
 }
 
+/// The program without a warm-up: in 0.1.3 its end is an event like others, after which
+/// pools are retried and engines planned.
+fn without_warmup(text: &str) -> Option<String> {
+    let kept: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("warmup ")).collect();
+    (kept.len() < text.lines().count()).then(|| kept.join("\n") + "\n")
+}
+
 /// The program with room for every growth of a run in a pool of `preempt none`: there 0.1.3
 /// counts the chunk that waited twice in the run's position.
 fn growing_never_stalls(text: &str) -> Option<String> {
@@ -101,6 +112,26 @@ fn spills_have_room(text: &str) -> Option<String> {
     let targets: BTreeSet<String> =
         text.lines().filter_map(|line| line.trim().strip_prefix("spill ")).filter_map(name).collect();
     with_room(text, |pool, _| targets.contains(pool))
+}
+
+/// The program without preemption in pools that a session may have twice: there 0.1.3 has
+/// forgotten who holds what, and passes over victims.
+fn twice_held_never_preempt(text: &str) -> Option<String> {
+    let twice = held_twice(text);
+    let mut inside = false;
+    let mut changed = false;
+    let mut out = String::new();
+    for line in text.lines() {
+        if let Some(pool) = line.trim().strip_prefix("pool ").and_then(name) {
+            inside = twice.contains(&pool);
+        }
+        let preempts = line.trim().starts_with("preempt lifo") || line.trim().starts_with("preempt by");
+        changed |= inside && preempts;
+        out += if inside && preempts { "preempt none;" } else { line };
+        out.push('\n');
+        inside &= line.trim() != "}";
+    }
+    changed.then_some(out)
 }
 
 /// The program with `cap inf` in the pools chosen by name and options.
