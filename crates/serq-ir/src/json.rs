@@ -97,10 +97,7 @@ pub fn read(text: &str) -> Result<Program, String> {
     }
     let version: Version = serde_json::from_str(text).map_err(|e| format!("not a serq IR: {e}"))?;
     if version.ir_version != IR_VERSION {
-        return Err(format!(
-            "IR version {}, this serq reads version {IR_VERSION}",
-            version.ir_version
-        ));
+        return Err(format!("IR version {}, this serq reads version {IR_VERSION}", version.ir_version));
     }
     if depth(text) > JSON_DEPTH_MAX {
         return Err(format!("not a serq IR: nested more than {JSON_DEPTH_MAX} deep"));

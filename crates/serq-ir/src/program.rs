@@ -99,9 +99,7 @@ pub enum BuiltIn {
 
 impl BuiltIn {
     /// Names in index order.
-    pub const NAMES: [&str; 9] = [
-        "serial", "turn_no", "cached", "computed", "new", "out", "think", "more", "forced",
-    ];
+    pub const NAMES: [&str; 9] = ["serial", "turn_no", "cached", "computed", "new", "out", "think", "more", "forced"];
 }
 
 /// Where in the text a statement or declaration stands.

@@ -8,7 +8,7 @@
 //! With `block`, eviction takes an entry's tail block by block, only as many as
 //! needed; without, whole entries.
 
-use crate::expression::{Frame, NOBODY, NO_VARIABLES};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
 use crate::pool::TOLERANCE;
 use crate::session::{Status, compare};
@@ -216,7 +216,8 @@ impl Kernel<'_> {
     fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
         self.instant_pieces += 1;
         if self.instant_pieces > PIECES_MAX {
-            let message = format!("{PIECES_MAX} pieces were evicted in one instant, block by block; larger blocks are meant");
+            let message =
+                format!("{PIECES_MAX} pieces were evicted in one instant, block by block; larger blocks are meant");
             return Err(self.fault(message, None, None));
         }
         let owner = self.entries.slab[entry as usize].owner;
@@ -268,8 +269,7 @@ impl Kernel<'_> {
             let own = self.own_entry(owner, pool).map_or(0.0, |entry| self.entries.quanta(entry));
             self.keep(owner, pool, own + quanta);
         } else {
-            let entry =
-                Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
+            let entry = Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
             let at = self.entries.insert(entry);
             let state = &mut self.pools[pool as usize];
             self.entries.append(&mut state.lru, at);
@@ -317,8 +317,7 @@ impl Kernel<'_> {
         variables[Context::Size as usize] = size;
         variables[Context::Age as usize] = self.now - entry.released;
         variables[Context::Last as usize] = entry.released;
-        let waits = entry.owner != NOBODY
-            && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
+        let waits = entry.owner != NOBODY && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
         variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
         let mut frame = Frame::machine(Purpose::Pool, pool, &variables);
         frame.session = entry.owner;

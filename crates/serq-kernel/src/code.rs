@@ -136,9 +136,17 @@ pub(crate) enum Op {
     Drop(PoolRef),
     Release(PoolRef),
     Run(Box<RunCode>),
-    Branch { test: Expr, chance: bool, otherwise: u32 },
+    Branch {
+        test: Expr,
+        chance: bool,
+        otherwise: u32,
+    },
     Jump(u32),
-    Choose { attribute: u32, count: Expr, keys: Vec<Expr> },
+    Choose {
+        attribute: u32,
+        count: Expr,
+        keys: Vec<Expr>,
+    },
 }
 
 #[derive(Debug)]
@@ -364,9 +372,7 @@ impl<'a> Builder<'a> {
         block
             .iter()
             .filter_map(|stmt| match &stmt.kind {
-                ir::StmtKind::Set { attribute, value } => {
-                    Some((stmt.at, SimpleOp::Set(*attribute, self.expr(value))))
-                }
+                ir::StmtKind::Set { attribute, value } => Some((stmt.at, SimpleOp::Set(*attribute, self.expr(value)))),
                 ir::StmtKind::Observe { observe, value } => {
                     Some((stmt.at, SimpleOp::Observe(*observe, self.expr(value))))
                 }

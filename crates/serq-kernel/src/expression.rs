@@ -172,23 +172,11 @@ pub(crate) struct Scope<'a> {
 
 impl<'a> Frame<'a> {
     pub(crate) fn session(session: u32) -> Self {
-        Self {
-            session,
-            snapshot: None,
-            variables: NO_VARIABLES,
-            draws: Draws::Session,
-            scope: None,
-        }
+        Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
     }
 
     pub(crate) fn machine(purpose: Purpose, id: u32, variables: &'a Variables) -> Self {
-        Self {
-            session: NOBODY,
-            snapshot: None,
-            variables,
-            draws: Draws::Machine(purpose, id),
-            scope: None,
-        }
+        Self { session: NOBODY, snapshot: None, variables, draws: Draws::Machine(purpose, id), scope: None }
     }
 }
 

@@ -133,8 +133,7 @@ impl Kernel<'_> {
         let frame = Frame::session(slot);
         for (at, grab) in hold.grabs.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
-            let units =
-                if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
+            let units = if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
             let reserve = match &grab.reserve {
                 Some(reserve) if grab.reserve_judged => self.amount(world, slot, reserve, &frame, "reserve")?,
                 _ => 0.0,

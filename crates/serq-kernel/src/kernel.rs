@@ -518,9 +518,8 @@ impl<'p> Kernel<'p> {
     /// A fault of the statement a session is at.
     pub(crate) fn fault_at(&self, message: String, slot: u32) -> Box<Fault> {
         let session = &self.sessions[slot as usize];
-        let place = self.simple_place.unwrap_or_else(|| {
-            self.code.places.get(session.pc as usize).copied().unwrap_or_default()
-        });
+        let place =
+            self.simple_place.unwrap_or_else(|| self.code.places.get(session.pc as usize).copied().unwrap_or_default());
         self.fault(message, (place.line > 0).then_some(place), Some(session.serial))
     }
 
@@ -588,4 +587,3 @@ impl<'p> Kernel<'p> {
 fn member_name(name: &str, member: u32, size: u32) -> String {
     if size > 1 { format!("{name}[{member}]") } else { name.to_owned() }
 }
-

@@ -21,7 +21,7 @@ use std::cell::Cell;
 use serq_ir::BuiltIn;
 
 use crate::code::{Op, RunCode, Simple, SimpleOp};
-use crate::expression::{Expr, Draws, Frame, PoolRef};
+use crate::expression::{Draws, Expr, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::world::{Action, Arrival, Result, TraceTurn, World};
@@ -341,16 +341,10 @@ impl Kernel<'_> {
         self.run_simple(world, slot, &code.turn)
     }
 
-    fn choose<W: World>(
-        &mut self,
-        world: &mut W,
-        slot: u32,
-        attribute: u32,
-        count: f64,
-        keys: &[Expr],
-    ) -> Result<()> {
+    fn choose<W: World>(&mut self, world: &mut W, slot: u32, attribute: u32, count: f64, keys: &[Expr]) -> Result<()> {
         if !(0.0..=CANDIDATES_MAX).contains(&count) || count.fract() != 0.0 {
-            let message = format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
+            let message =
+                format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
             return Err(self.fault_at(message, slot));
         }
         // A candidate is as good as a statement to the guard against endless instants.

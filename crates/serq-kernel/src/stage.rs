@@ -10,7 +10,7 @@
 use serq_ir::{Mode, PoolFigure, StageFigure};
 
 use crate::code::StageCodeKind;
-use crate::expression::{Frame, NOBODY, NO_VARIABLES, Variables};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY, Variables};
 use crate::kernel::Kernel;
 use crate::pool::ExactSum;
 use crate::session::Status;

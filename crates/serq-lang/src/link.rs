@@ -497,7 +497,8 @@ impl<'a> Linker<'a> {
         let stages = total(&mut self.names.stages.iter().map(|s| s.size));
         for (what, members) in [("pools", pools), ("stages", stages)] {
             if members > ir::MEMBERS_TOTAL_MAX {
-                let message = format!("all {what} together have {members} members; {} is the most", ir::MEMBERS_TOTAL_MAX);
+                let message =
+                    format!("all {what} together have {members} members; {} is the most", ir::MEMBERS_TOTAL_MAX);
                 self.error("too-large", None, message).done(self);
                 self.too_large = true;
             }

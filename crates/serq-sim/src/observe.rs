@@ -9,8 +9,8 @@ use serq_ir as ir;
 use serq_kernel::{Kernel, PoolState, StageState};
 
 use crate::report;
-use crate::simulation::{Options, Outcome, Sample};
 use crate::samples::{EXACT_MAX, Samples, Summary};
+use crate::simulation::{Options, Outcome, Sample};
 use crate::statistics::{BATCHES, Gaps, TimeAverage, Windows, half_width, trend};
 
 /// Everything measured so far.
@@ -297,11 +297,8 @@ impl Measurements {
         let mut within: BTreeMap<(u64, u64), Vec<Option<bool>>> = BTreeMap::new();
         let mut each = Vec::new();
         for (at, (name, limit)) in options.slo.iter().enumerate() {
-            let samples: &[Sample] = program
-                .observes
-                .iter()
-                .position(|o| o == name)
-                .map_or(&[], |observe| &self.keyed_samples[observe]);
+            let samples: &[Sample] =
+                program.observes.iter().position(|o| o == name).map_or(&[], |observe| &self.keyed_samples[observe]);
             let good = samples.iter().filter(|s| s.value <= *limit).count();
             let share = good as f64 / samples.len() as f64;
             each.push(report::SloLimit { name: name.clone(), limit: *limit, share, count: samples.len() as u64 });

@@ -108,7 +108,8 @@ fn what_would_not_end_within_an_instant_is_stopped() {
     let evict = "pool m { cap 1e9; block 1; evict by (-size); } stage s : delay; workload { arrive batch(2); }
         session { run s (serial); hold m (1e9) { run s (0.1); } cache (1e9) end; } run { horizon 10; }";
     assert!(stops(evict).0.contains("pieces were evicted in one instant"));
-    let blocks = "pool m { cap inf; block 1e-300; } stage s : delay; workload { arrive batch(1); init { set n = 1e10; } }
+    let blocks =
+        "pool m { cap inf; block 1e-300; } stage s : delay; workload { arrive batch(1); init { set n = 1e10; } }
         session { hold m (n) { run s (1); } end; } run { horizon 10; }";
     assert!(stops(blocks).0.contains("more blocks than can be counted"));
     let work = "stage e : step { cost 1; } workload { arrive batch(1); } session { run e prefill (inf); end; } run { horizon 10; }";
