@@ -450,6 +450,10 @@ impl<'a> Simulation<'a> {
         // Asked before the pass: see the invariants.
         let plan = !due_now(&mut self.driver);
         self.kernel.start_due(&mut self.driver, plan)?;
+        if !plan && !due_now(&mut self.driver) {
+            // What was due now is void: its job was preempted.
+            self.kernel.start_due(&mut self.driver, true)?;
+        }
         if !due_now(&mut self.driver) {
             self.read_state();
         }

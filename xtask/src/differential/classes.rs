@@ -7,16 +7,22 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::answer::Answer;
 
 /// Runs a text on both sides and answers whether they agree, `mean_holders` apart.
 pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 
+const PASSED_OVER: &str = "engine: one passed over before another gave it work";
+
 /// A corner that the reference decides otherwise, and programs without it.
-const CORNERS: [(&str, fn(&str) -> Option<String>); 5] = [
+const CORNERS: [(&str, fn(&str) -> Option<String>); 7] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
+    (PASSED_OVER, engines_swapped),
+    (PASSED_OVER, engines_admit_nobody),
     ("warm-up: its end retries what waits", without_warmup),
     ("spill: into a pool that is full", spills_have_room),
 ];
@@ -54,7 +60,21 @@ pub(super) fn class(
             corners += 1;
         }
     }
-    Ok((corners > 1 && agree(&changed)?).then_some("several of these at once"))
+    if corners > 1 && agree(&changed)? {
+        return Ok(Some("several of these at once"));
+    }
+    Ok(rounded(text, theirs).then_some("rounding: shares that are no dyadic number"))
+}
+
+/// Whether work was divided by 3 or the like: the program shares, and some time is no
+/// multiple of 2⁻²⁴. Two things that end together may then end in either order.
+fn rounded(text: &str, theirs: &Answer) -> bool {
+    let odd = |time: &Value| time.as_f64().is_some_and(|t| (t * 16_777_216.0).fract() != 0.0);
+    let columns = theirs.at("/samples").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+    let points = theirs.at("/gauge_points").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+    let mut times = columns.filter_map(|c| c["times"].as_array()).flatten().collect::<Vec<_>>();
+    times.extend(points.filter_map(Value::as_array).flatten().map(|point| &point[0]));
+    text.contains("ps(") && times.into_iter().any(odd)
 }
 
 /// The program with its plain `ps` stages below the engines, or (a link's) no `ps`. 0.1.3 makes one pass over the
@@ -87,6 +107,28 @@ fn ps_below_engines(text: &str) -> Option<String> {
         }
     }
     engine_below.then(|| kept.join("\n") + "\n")
+}
+
+/// The program with its two engines in the other order. In 0.1.3's one pass an idle engine
+/// gets nothing more from the admissions of one declared below it until the next event.
+fn engines_swapped(text: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let begin = lines.iter().position(|line| line.starts_with("stage eng : step {"))?;
+    let middle = lines.iter().position(|line| line.starts_with("stage eng2 : step {"))?;
+    let end = middle + lines[middle..].iter().position(|line| *line == "};")? + 1;
+    let order = [&lines[..begin], &lines[middle..end], &lines[begin..middle], &lines[end..]];
+    Some(order.concat().join("\n") + "\n")
+}
+
+/// The program with several engines, which may feed each other, and all pools served at
+/// every settle.
+fn engines_admit_nobody(text: &str) -> Option<String> {
+    let engines = text.lines().filter(|line| line.starts_with("stage eng") && line.ends_with(" : step {"));
+    if engines.clone().count() < 2 && !engines.clone().any(|line| line.contains('[')) {
+        return None;
+    }
+    let kept: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("admit via ")).collect();
+    (kept.len() < text.lines().count()).then(|| kept.join("\n") + "\n")
 }
 
 /// The program without a warm-up: in 0.1.3 its end is an event like others, after which
