@@ -177,7 +177,11 @@ fn compare_one(reference: &mut Reference, text: String) -> Result<String, String
     let mut said = format!("ours: {}\ntheirs: {}\n", ours.summary(), theirs.summary());
     for (whose, answer) in [("ours", &ours), ("theirs", &theirs)] {
         for part in ["samples", "gauge_points"] {
-            let _ = writeln!(said, "{whose}: {part} {}", answer.at(&format!("/{part}")).unwrap_or(&serde_json::Value::Null));
+            let _ = writeln!(
+                said,
+                "{whose}: {part} {}",
+                answer.at(&format!("/{part}")).unwrap_or(&serde_json::Value::Null)
+            );
         }
     }
     if differences.is_empty() { Ok(said + "equal") } else { Err(said + &differences.join("\n")) }

@@ -29,6 +29,8 @@ pub enum Unit {
     One,
     /// Clock units.
     Time,
+    /// Clock units, to a bucket of a histogram.
+    Bucket,
     /// 1 / clock units.
     Rate,
     /// Units of the pools with this index in the program.
@@ -115,8 +117,8 @@ pub fn figures(program: &Program, outcome: &Outcome) -> Vec<Figure> {
             ("mean_decode_batch", Unit::One, s.mean_decode_batch),
             ("mean_decode_step", Unit::Time, s.mean_decode_step),
             ("mean_itl", Unit::Time, s.mean_itl),
-            ("itl_p50", Unit::Time, s.itl_p50),
-            ("itl_p99", Unit::Time, s.itl_p99),
+            ("itl_p50", Unit::Bucket, s.itl_p50),
+            ("itl_p99", Unit::Bucket, s.itl_p99),
             ("idle_with_work", Unit::One, f64::from(u8::from(s.idle_with_work))),
         ] {
             row.add(name, unit, value);
@@ -182,7 +184,9 @@ pub fn differences(expected: &[Figure], found: &[Figure]) -> Vec<String> {
         .filter(|(_, (a, b))| {
             (&a.of, &a.name) != (&b.of, &b.name) || Hash::EMPTY.number(a.value) != Hash::EMPTY.number(b.value)
         })
-        .map(|(at, (a, b))| format!("figure {at}: {} {} {}, not {} {} {}", b.of, b.name, b.value, a.of, a.name, a.value))
+        .map(|(at, (a, b))| {
+            format!("figure {at}: {} {} {}, not {} {} {}", b.of, b.name, b.value, a.of, a.name, a.value)
+        })
         .take(10)
         .collect();
     if expected.len() != found.len() {

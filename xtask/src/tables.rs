@@ -4,7 +4,8 @@
 //! medians over as many seeds of our own random streams, so they agree as well as two
 //! samples of the same program do: the remote share within 1.5 points, TTFT and response
 //! within 2 %, the lease within 3 %, each plus half a unit of the page's last digit.
-//! Prefiller memory and queue stand beside the page's figures without a bound.
+//! Prefiller memory and queue stand beside the page's figures without a bound. The page
+//! does not say whether its queue is one prefiller's or both together; the sum is what fits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +31,7 @@ pub struct Figures {
     pub lease: f64,
     /// Mean allocated tokens of a prefiller.
     pub memory: f64,
-    /// Mean requests waiting at a prefiller.
+    /// Mean requests waiting at the prefillers, all together.
     pub queue: f64,
 }
 
@@ -105,16 +106,7 @@ const fn lease(
     queue: f64,
     ttft: f64,
 ) -> PageRow {
-    PageRow {
-        sets,
-        name,
-        remote,
-        ttft,
-        response: None,
-        lease: Some(lease),
-        memory: Some(memory),
-        queue: Some(queue),
-    }
+    PageRow { sets, name, remote, ttft, response: None, lease: Some(lease), memory: Some(memory), queue: Some(queue) }
 }
 
 /// First and last seed of `A..B`.
@@ -135,8 +127,7 @@ pub fn seeds(text: &str) -> Result<(u64, u64), String> {
 ///
 /// It doesn't load.
 pub fn load(sets: &[(&str, &str)], seed: u64, horizon: f64, warmup: f64) -> Result<Program, String> {
-    let settings =
-        Settings { seed: Some(seed), horizon: Some(horizon), warmup: Some(warmup), ..program::sets(sets) };
+    let settings = Settings { seed: Some(seed), horizon: Some(horizon), warmup: Some(warmup), ..program::sets(sets) };
     program::read(&root().join(SEED_PROGRAM), &settings)
 }
 
@@ -150,16 +141,16 @@ pub fn run(program: &Program) -> Result<Figures, String> {
     let report = outcome.report;
     let observed = |name: &str| report.observes.iter().find(|o| o.name == name).map_or(f64::NAN, |o| o.mean);
     let pools = |name: &str, figure: fn(&serq_sim::report::Pool) -> f64| {
-        let rows: Vec<f64> = report.pools.iter().filter(|p| p.name == name).map(figure).collect();
-        rows.iter().sum::<f64>() / rows.len() as f64
+        report.pools.iter().filter(|p| p.name == name).map(figure).collect::<Vec<f64>>()
     };
+    let memory = pools("P.kv", |p| p.mean_used);
     Ok(Figures {
         remote: observed("remote") * 100.0,
         ttft: observed("ttft") * 1e3,
         response: observed("response") * 1e3,
         lease: observed("lease") * 1e3,
-        memory: pools("P.kv", |p| p.mean_used),
-        queue: pools("P.reqs", |p| p.mean_queue),
+        memory: memory.iter().sum::<f64>() / memory.len() as f64,
+        queue: pools("P.reqs", |p| p.mean_queue).iter().sum(),
     })
 }
 
@@ -238,7 +229,7 @@ impl Page {
 
     fn lease(&mut self, measured: &BTreeMap<&[(&str, &str)], Vec<Figures>>) {
         self.text += "\n### The lease, thr = 512\n\n\
-                      | decoder tokens, load | | remote, % | lease, ms | prefiller memory | prefiller queue | mean TTFT, ms |\n\
+                      | decoder tokens, load | | remote, % | lease, ms | memory of a prefiller | queue of both | mean TTFT, ms |\n\
                       |---|---|---|---|---|---|---|\n";
         for row in &LEASE {
             let [remote, ttft, _, lease, memory, queue] = Figures::medians(&measured[row.sets]);
@@ -273,7 +264,8 @@ impl Page {
             let mean = gains.iter().sum::<f64>() / gains.len() as f64;
             let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
             let greatest = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let above: Vec<String> = (seeds.0..).zip(&gains).filter(|(_, g)| **g <= 0.0).map(|(s, _)| s.to_string()).collect();
+            let above: Vec<String> =
+                (seeds.0..).zip(&gains).filter(|(_, g)| **g <= 0.0).map(|(s, _)| s.to_string()).collect();
             let except = if above.is_empty() { String::new() } else { format!(" (not: seed {})", above.join(", ")) };
             let _ = writeln!(
                 self.text,

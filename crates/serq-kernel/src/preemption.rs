@@ -16,27 +16,37 @@
 //! - A lease is no victim.
 
 use crate::code::Preempt;
-use crate::expression::Frame;
+use crate::expression::{Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::session::{Status, compare};
 use crate::world::{Result, World};
 
+/// What became of a growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The room is there, or cached.
+    There,
+    /// Nobody can be preempted: the grower waits.
+    Awaited,
+    /// The grower was its own victim.
+    GrowerGone,
+}
+
 impl Kernel<'_> {
-    /// Makes room for a growth. Answers whether it fits now; if not, the grower waits or
-    /// is gone, preempted itself.
-    pub(crate) fn make_room<W: World>(&mut self, world: &mut W, grower: u32, pool: u32, amount: f64) -> Result<bool> {
+    /// Makes room for a growth, preempting where the pool says so.
+    pub(crate) fn make_room<W: World>(&mut self, world: &mut W, grower: u32, pool: u32, amount: f64) -> Result<Room> {
         let code = self.code;
         loop {
             if self.pools[pool as usize].fits(amount) {
-                return Ok(true);
+                return Ok(Room::There);
             }
             if matches!(code.pools[pool as usize].preempt, Preempt::None) {
-                return Ok(false);
+                return Ok(Room::Awaited);
             }
-            let Some(victim) = self.victim(world, pool)? else { return Ok(false) };
+            let Some(victim) = self.victim(world, pool)? else { return Ok(Room::Awaited) };
             self.preempt(world, victim, pool)?;
             if victim == grower {
-                return Ok(false);
+                return Ok(Room::GrowerGone);
             }
         }
     }
@@ -110,15 +120,11 @@ impl Kernel<'_> {
             Status::Serving(job) => self.jobs[job as usize].mode == Some(Mode::Decode),
             _ => false,
         };
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         variables[Context::Admission as usize] = admission as f64;
         variables[Context::Position as usize] = self.computed_position(hold, share, true) + in_flight;
         variables[Context::Decoding as usize] = if decoding { 1.0 } else { 0.0 };
-        let frame = Frame {
-            variables: &variables,
-            member: self.code.pools[pool as usize].member,
-            ..Frame::session(slot)
-        };
+        let frame = Frame { variables: &variables, ..Frame::session(slot) };
         out.clear();
         self.eval_keys(world, keys, &frame, out);
     }

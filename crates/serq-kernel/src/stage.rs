@@ -5,13 +5,14 @@
 //! ([`crate::flow`]), on a step stage a resident ([`crate::step`]). The kernel says
 //! who is in service; how long that takes is the driver's for `fifo` and `delay`
 //! (`StartWork`), and for `ps` and flows, whose rates are the program's, the kernel
-//! tells a driver that models time when the next one is due ([`Kernel::finishes`]).
+//! tells a driver that models time when the next one is due ([`Action::NextFinish`]).
 
 use serq_ir::{Mode, PoolFigure, StageFigure};
 
 use crate::code::StageCodeKind;
-use crate::expression::{Frame, NOBODY, Variables};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY, Variables};
 use crate::kernel::Kernel;
+use crate::pool::ExactSum;
 use crate::session::Status;
 use crate::step::Engine;
 use crate::world::{Action, Purpose, Result, World};
@@ -119,7 +120,7 @@ impl Kernel<'_> {
         mode: Option<Mode>,
         work: f64,
         growing: Option<u32>,
-    ) -> Result<()> {
+    ) {
         let job = self.new_job(session, stages, mode, work, growing);
         if session != NOBODY {
             self.sessions[session as usize].status = Status::Serving(job);
@@ -145,7 +146,6 @@ impl Kernel<'_> {
         for &stage in stages {
             self.touch_stage(stage);
         }
-        Ok(())
     }
 
     /// The job that writes an evicted piece to the pool it spills to.
@@ -157,7 +157,8 @@ impl Kernel<'_> {
         if work == 0.0 {
             return Ok(());
         }
-        self.add_job(world, NOBODY, &[stage], None, work, None)
+        self.add_job(world, NOBODY, &[stage], None, work, None);
+        Ok(())
     }
 
     fn new_job(&mut self, session: u32, stages: &[u32], mode: Option<Mode>, work: f64, growing: Option<u32>) -> u32 {
@@ -336,10 +337,9 @@ impl Kernel<'_> {
             world.act(Action::NextFinish { stage: Some(stage), next: None });
             return Ok(());
         }
-        let mut variables: Variables = [0.0; 18];
+        let mut variables: Variables = *NO_VARIABLES;
         variables[serq_ir::Context::Present as usize] = present;
-        let member = code.stages[stage as usize].member;
-        let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, member, &variables));
+        let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, &variables));
         self.check_fault()?;
         // A rate below 0 or NaN serves nobody.
         let each = if total > 0.0 { total / present } else { 0.0 };
@@ -403,21 +403,25 @@ impl Kernel<'_> {
     fn unfinished(&self, stage: u32) -> f64 {
         let state = &self.stages[stage as usize];
         let job = |id: &u32| &self.jobs[*id as usize];
-        let served = match &self.code.stages[stage as usize].kind {
-            StageCodeKind::Step(_) => return state.engine.residents.iter().map(|id| job(id).remaining).sum(),
-            StageCodeKind::Fifo { .. } | StageCodeKind::Delay => state.serving.iter().map(|id| {
-                let job = job(id);
-                (job.remaining - (self.now - job.started)).max(0.0)
-            }).sum::<f64>(),
+        // Exact, so that the order of the jobs in service, which is none, does not show.
+        let mut sum = ExactSum::default();
+        match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Step(_) => state.engine.residents.iter().for_each(|id| sum.add(job(id).remaining)),
+            StageCodeKind::Fifo { .. } | StageCodeKind::Delay => {
+                let left = |job: &Job| (job.remaining - (self.now - job.started)).max(0.0);
+                state.serving.iter().for_each(|id| sum.add(left(job(id))));
+            }
             StageCodeKind::Ps { .. } => {
                 let done = state.rate * (self.now - state.since);
-                state.serving.iter().map(|id| (job(id).remaining - done).max(0.0)).sum()
+                state.serving.iter().for_each(|id| sum.add((job(id).remaining - done).max(0.0)));
             }
             StageCodeKind::Shared { .. } => {
                 let elapsed = self.now - self.flows_since;
-                state.serving.iter().map(|id| (job(id).remaining - job(id).rate * elapsed).max(0.0)).sum()
+                let left = |job: &Job| (job.remaining - job.rate * elapsed).max(0.0);
+                state.serving.iter().for_each(|id| sum.add(left(job(id))));
             }
-        };
-        served + state.waiting.iter().map(|id| job(id).remaining).sum::<f64>()
+        }
+        state.waiting.iter().for_each(|id| sum.add(job(id).remaining));
+        sum.value()
     }
 }

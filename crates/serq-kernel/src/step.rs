@@ -17,15 +17,16 @@
 //! # Invariants
 //!
 //! - Residents stand in the order of their sessions' admission numbers, then of joining.
-//! - Σ planned tokens ≤ budget (but for `exclusive prefill`, which replaces its decodes).
+//! - Σ planned tokens ≤ budget.
 //! - The first head that does not fit ends an iteration's admissions.
 
 use serq_ir::{Context, Mode};
 
 use crate::code::{StageCodeKind, StepCode};
-use crate::expression::{Expr, Frame, Variables};
+use crate::expression::{Expr, Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, TOLERANCE};
+use crate::preemption::Room;
 use crate::session::compare;
 use crate::stage::DONE;
 use crate::world::{Action, Purpose, Result, World};
@@ -140,7 +141,7 @@ impl Kernel<'_> {
     }
 
     fn budget_variables(&self, stage: u32, reads: bool) -> Variables {
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         let residents = &self.stages[stage as usize].engine.residents;
         variables[Context::Residents as usize] = residents.len() as f64;
         if reads {
@@ -156,7 +157,7 @@ impl Kernel<'_> {
             return (*budget, *chunk);
         }
         let variables = self.budget_variables(stage, step.budget_reads);
-        let frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, &variables);
+        let frame = Frame::machine(Purpose::Stage, stage, &variables);
         (self.eval(world, &step.budget, &frame), self.eval(world, &step.chunk, &frame))
     }
 
@@ -229,7 +230,8 @@ impl Kernel<'_> {
             // An engine passed over, or found idle, may have got somebody to serve since.
             plan &= started || self.engine_roused;
             if !plan && self.rates_changed.next_from(0).is_none() {
-                return self.after_fact();
+                self.after_fact();
+                return Ok(());
             }
         }
     }
@@ -311,7 +313,7 @@ impl Kernel<'_> {
     }
 
     fn serve_frame<'a>(&self, stage: u32, job: u32, variables: &'a Variables) -> Frame<'a> {
-        let mut frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, variables);
+        let mut frame = Frame::machine(Purpose::Stage, stage, variables);
         frame.session = self.jobs[job as usize].session;
         frame
     }
@@ -346,46 +348,21 @@ impl Kernel<'_> {
                 return Ok(());
             }
         }
-        let Self { jobs, sessions, .. } = self;
-        let state = &jobs[job as usize];
+        let state = &self.jobs[job as usize];
         let mut want = state.remaining.min(planning.left);
         match state.mode {
             Some(Mode::Decode) => want = want.min(1.0),
             _ if chunk > 0.0 => want = want.min(chunk),
             _ => {}
         }
-        let slot = state.session;
-        if let Some(share) = state.growing {
-            let held = sessions[slot as usize].shares[share as usize];
-            let short = want - held.slack;
-            if short > TOLERANCE {
-                if want.is_infinite() {
-                    return Err(self.fault_at("a growing run of infinite work meets no budget".into(), slot));
-                }
-                let amount = self.pools[held.pool as usize].quanta(short);
-                let preemptions = self.preemptions_total;
-                let fits = self.make_room(world, slot, held.pool, amount)?;
-                if self.preemptions_total != preemptions
-                    && let Some(planning) = &mut self.planning
-                {
-                    planning.preempted = true;
-                }
-                if !fits {
-                    let gone = !self.jobs[job as usize].alive;
-                    if gone {
-                        if let Some(planning) = &mut self.planning {
-                            planning.stop = true;
-                        }
-                    } else {
-                        self.jobs[job as usize].stalled = true;
-                        let grower = Grower { session: slot, amount, job: Some(job), share };
-                        self.pools[held.pool as usize].growers.push(grower);
-                        self.queue_changed(held.pool);
-                    }
-                    return Ok(());
-                }
-                self.extend(world, slot, share, amount)?;
-            }
+        let (slot, growing) = (state.session, state.growing);
+        if want.is_infinite() {
+            return Err(self.fault_at("a run of infinite work meets no budget".into(), slot));
+        }
+        if let Some(share) = growing
+            && !self.grow_for(world, job, slot, share, want)?
+        {
+            return Ok(());
         }
         self.jobs[job as usize].planned = want;
         self.stages[stage as usize].engine.plan.push(job);
@@ -393,6 +370,33 @@ impl Kernel<'_> {
             planning.left -= want;
         }
         Ok(())
+    }
+
+    /// Takes the blocks a resident's next tokens need. Answers whether it has them.
+    fn grow_for<W: World>(&mut self, world: &mut W, job: u32, slot: u32, share: u32, tokens: f64) -> Result<bool> {
+        let held = self.sessions[slot as usize].shares[share as usize];
+        let short = tokens - held.slack;
+        if short <= TOLERANCE {
+            return Ok(true);
+        }
+        let amount = self.pools[held.pool as usize].quanta(short);
+        let preemptions = self.preemptions_total;
+        let room = self.make_room(world, slot, held.pool, amount)?;
+        if let Some(planning) = &mut self.planning {
+            planning.preempted |= self.preemptions_total != preemptions;
+            planning.stop |= room == Room::GrowerGone;
+        }
+        match room {
+            Room::There => self.extend(world, slot, share, amount)?,
+            Room::GrowerGone => {}
+            Room::Awaited => {
+                self.jobs[job as usize].stalled = true;
+                let grower = Grower { session: slot, amount, job: Some(job), share };
+                self.pools[held.pool as usize].growers.push(grower);
+                self.queue_changed(held.pool);
+            }
+        }
+        Ok(room == Room::There)
     }
 
     /// Admits from the queues this stage serves while there is budget.
@@ -505,15 +509,14 @@ impl Kernel<'_> {
         engine.prefilled = prefilled;
         engine.decoders = decoders;
         let cost = if W::MODELS_TIME {
-            let mut variables = [0.0; 18];
+            let mut variables = *NO_VARIABLES;
             let engine = &self.stages[stage as usize].engine;
             self.count_residents(&engine.plan, step.memory, step.cost_reads_kv, &mut variables);
             variables[Context::Residents as usize] = engine.residents.len() as f64;
             variables[Context::Tokens as usize] = tokens;
             variables[Context::Prefilled as usize] = prefilled;
             variables[Context::Attention as usize] = attention;
-            let member = self.code.stages[stage as usize].member;
-            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, member, &variables));
+            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
             self.check_fault()?;
             let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
             if !lasts {

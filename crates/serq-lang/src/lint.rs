@@ -17,11 +17,13 @@ use crate::stale;
 pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
     // Statements left out because of other mistakes would make these say more than
     // is wrong.
-    let whole = linker.findings.errors == 0 && !linker.broken;
+    let whole = !linker.broken && !linker.gaps.order;
     Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole }.session(session);
     if whole {
         stale::check(linker, session, workload);
-        check_loops(linker, session);
+        if !linker.gaps.time {
+            check_loops(linker, session);
+        }
     }
 }
 

@@ -4,11 +4,12 @@
 //! mutated IR go through the lexer, parser, formatter, linker and IR reader; what links or
 //! reads is simulated under a bound on events. `fuzz/` has the same checks for libFuzzer.
 //!
-//! `FUZZ_ONLY=1234 cargo test -p serq --test fuzz mutated_programs` runs one input, and
+//! `FUZZ_ONLY=1234 cargo test -p serq --test fuzz mutated_ir` runs one input, and
 //! prints it first, for those that take the process down.
 
 mod fuzzing;
 
+use std::cell::Cell;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -23,9 +24,14 @@ const INPUT_TIME_MAX: Duration = Duration::from_secs(20);
 /// Peak memory of the process.
 const MEMORY_MAX_KB: u64 = 2 << 20;
 
+/// The number of the one input to run.
+fn only() -> Option<u64> {
+    std::env::var("FUZZ_ONLY").ok().map(|k| k.parse().expect("FUZZ_ONLY is a number"))
+}
+
 /// Runs inputs 0 … n-1 of a kind and tells all that fail.
 fn run(n: u64, what: impl Fn(&mut Random) -> String, check: impl Fn(&str)) {
-    let only: Option<u64> = std::env::var("FUZZ_ONLY").ok().map(|k| k.parse().expect("FUZZ_ONLY is a number"));
+    let only = only();
     let mut failures = Vec::new();
     for k in only.map_or(0..n, |k| k..k + 1) {
         let input = what(&mut Random::new(k));
@@ -74,6 +80,7 @@ fn programs() -> Vec<String> {
 
 fn mutated_programs(part: u64, n: u64) {
     let programs = programs();
+    let linked = Cell::new(0);
     run(
         n,
         |random| {
@@ -83,10 +90,12 @@ fn mutated_programs(part: u64, n: u64) {
         |text| {
             check_syntax(text);
             if let Some(program) = check_link(text) {
+                linked.set(linked.get() + 1);
                 check_simulation(&program);
             }
         },
     );
+    assert!(only().is_some() || linked.get() > n / 6, "only {} of {n} programs link", linked.get());
 }
 
 // In two parts, because tests run side by side.
@@ -125,13 +134,16 @@ fn mutated_ir() {
         .map(|program| serde_json::to_value(program).expect("a program is JSON"))
         .collect();
     assert!(programs.len() > 70, "the examples and cases link");
+    let read = Cell::new(0);
     run(
         50_000,
         |random| inputs::mutated_ir(&programs, random),
         |text| {
             if let Some(program) = check_ir(text) {
+                read.set(read.get() + 1);
                 check_simulation(&program);
             }
         },
     );
+    assert!(only().is_some() || read.get() > 50_000 / 6, "only {} programs are read", read.get());
 }

@@ -47,7 +47,7 @@ impl Factors {
     pub fn of(&self, unit: Unit) -> f64 {
         match unit {
             Unit::One => 1.0,
-            Unit::Time => TIME,
+            Unit::Time | Unit::Bucket => TIME,
             Unit::Rate => 1.0 / TIME,
             Unit::Pool(family) => self.pools[family],
         }
