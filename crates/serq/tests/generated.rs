@@ -7,6 +7,7 @@
 //! * two runs are the same, to the last sample;
 //! * the linked program, printed and read back, runs the same.
 
+#[allow(unreachable_pub, reason = "the generator is public where it lives")]
 #[path = "../../../xtask/src/differential/generator/mod.rs"]
 mod generator;
 
