@@ -76,7 +76,10 @@ pub(crate) struct Session {
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
     pub(crate) decodes: bool,
-    /// It was preempted since its last token: the next one comes late, whatever makes it.
+    /// The stage of that token.
+    pub(crate) token_stage: u32,
+    /// It was preempted since its last token: one of the same stage comes late, whatever
+    /// makes it.
     pub(crate) token_again: bool,
     /// For the guard against instants that don't settle.
     instant: f64,
@@ -105,6 +108,7 @@ impl Session {
             trace_session: None,
             last_token: f64::NAN,
             decodes: false,
+            token_stage: u32::MAX,
             token_again: false,
             instant: f64::NAN,
             readied: 0,

@@ -586,11 +586,12 @@ impl Kernel<'_> {
     fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
-        let again = std::mem::take(&mut session.token_again);
+        let again = std::mem::take(&mut session.token_again) && session.token_stage == stage;
         if !session.last_token.is_nan() && (session.decodes || again) {
             world.act(Action::Token { stage, gap: now - session.last_token });
         }
         session.last_token = now;
+        session.token_stage = stage;
     }
 }
 
