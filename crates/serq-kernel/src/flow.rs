@@ -40,7 +40,7 @@ impl Kernel<'_> {
         for at in 0..self.jobs[job as usize].stages.len() {
             let stage = self.jobs[job as usize].stages[at];
             self.stages[stage as usize].serving.push(job);
-            self.started(stage, job);
+            self.jobs[job as usize].started = self.now;
         }
         self.flows_changed = true;
     }

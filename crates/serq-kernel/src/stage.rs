@@ -93,12 +93,15 @@ fn average(mean: &mut f64, value: f64) {
 }
 
 impl Estimates {
-    fn started(&mut self, now: f64, wait: f64) {
+    /// A job that joined, was started and ends at these times. All three means are taken at
+    /// its end; the gap is to the start of the job that ended before it.
+    fn ended(&mut self, joined: f64, started: f64, now: f64) {
         if !self.last_start.is_nan() {
-            average(&mut self.gap, now - self.last_start);
+            average(&mut self.gap, started - self.last_start);
         }
-        self.last_start = now;
-        average(&mut self.wait, wait);
+        self.last_start = started;
+        average(&mut self.wait, started - joined);
+        average(&mut self.service, now - started);
     }
 
     fn lambda(&self) -> f64 {
@@ -211,16 +214,7 @@ impl Kernel<'_> {
         let state = &mut self.stages[stage as usize];
         self.jobs[job as usize].place = state.serving.len() as u32;
         state.serving.push(job);
-        self.started(stage, job);
-    }
-
-    pub(crate) fn started(&mut self, stage: u32, job: u32) {
-        let now = self.now;
-        let job = &mut self.jobs[job as usize];
-        job.started = now;
-        if self.code.estimates {
-            self.stages[stage as usize].estimates.started(now, now - job.joined);
-        }
+        self.jobs[job as usize].started = self.now;
     }
 
     fn start_waiting<W: World>(&mut self, world: &mut W, stage: u32) {
@@ -265,7 +259,7 @@ impl Kernel<'_> {
         let Job { joined, started, .. } = self.jobs[job as usize];
         let (wait, service) = (started - joined, self.now - started);
         if self.code.estimates {
-            average(&mut self.stages[stage as usize].estimates.service, service);
+            self.stages[stage as usize].estimates.ended(joined, started, self.now);
         }
         self.touch_stage(stage);
         world.act(Action::JobEnded { stage, wait, service });
@@ -316,7 +310,9 @@ impl Kernel<'_> {
     /// Deducts what a `ps` stage served since its rate was last set.
     fn advance(&mut self, stage: u32) {
         let state = &mut self.stages[stage as usize];
-        let served = state.rate * (self.now - state.since);
+        let elapsed = self.now - state.since;
+        // Nothing is served in no time, at an endless rate either.
+        let served = if elapsed > 0.0 { state.rate * elapsed } else { 0.0 };
         state.since = self.now;
         if served != 0.0 {
             for &job in &state.serving {
@@ -412,7 +408,8 @@ impl Kernel<'_> {
                 state.serving.iter().for_each(|id| sum.add(left(job(id))));
             }
             StageCodeKind::Ps { .. } => {
-                let done = state.rate * (self.now - state.since);
+                let elapsed = self.now - state.since;
+                let done = if elapsed > 0.0 { state.rate * elapsed } else { 0.0 };
                 state.serving.iter().for_each(|id| sum.add((job(id).remaining - done).max(0.0)));
             }
             StageCodeKind::Shared { .. } => {

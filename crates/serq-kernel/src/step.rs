@@ -84,7 +84,7 @@ impl Kernel<'_> {
     }
 
     pub(crate) fn add_resident(&mut self, stage: u32, job: u32) {
-        self.started(stage, job);
+        self.jobs[job as usize].started = self.now;
         if self.jobs[job as usize].mode == Some(Mode::Decode) {
             let slot = self.jobs[job as usize].session;
             self.sessions[slot as usize].decodes = true;

@@ -256,8 +256,8 @@ impl<'a> Linker<'a> {
                 .help("an attribute needs a name of its own")
                 .done(self));
         }
-        if moment::context(word).is_some() || word == "self" && matches!(self.scopes.room_of(scope), Room::Entry { .. })
-        {
+        let in_entry = matches!(self.scopes.room_of(scope), Room::Entry { .. });
+        if moment::context(word).is_some() || word == "inf" || word == "self" && in_entry {
             return Err(self
                 .error("reserved-name", name.span, format!("`{word}` is a name the language supplies"))
                 .help("give the attribute another name")

@@ -17,7 +17,9 @@ pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 const PASSED_OVER: &str = "engine: one passed over before another gave it work";
 
 /// A corner that the reference decides otherwise, and programs without it.
-const CORNERS: [(&str, fn(&str) -> Option<String>); 7] = [
+type Corner = fn(&str) -> Option<String>;
+
+const CORNERS: [(&str, Corner); 7] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),

@@ -695,7 +695,7 @@ impl Free<'_> {
                 }
                 8 if at == 0 && bound.is_some() => {
                     let bound = bound.clone().unwrap_or_default();
-                    (format!("{bound}"), 0.0)
+                    (bound.to_string(), 0.0)
                 }
                 _ => (format!("{constant}"), constant),
             };

@@ -7,13 +7,10 @@
 //! * two runs are the same, to the last sample;
 //! * the linked program, printed and read back, runs the same.
 
-#[allow(unreachable_pub, reason = "the generator is public where it lives")]
-#[path = "../../../xtask/src/differential/generator/mod.rs"]
-mod generator;
-
 use serq_ir::Program;
 use serq_lang::{Settings, compile, load};
 use serq_sim::{Options, simulate};
+use xtask::differential::generator;
 
 const PROGRAMS: u64 = 300;
 /// Far from the seeds `cargo xtask differential` begins with.
