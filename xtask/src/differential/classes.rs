@@ -46,6 +46,9 @@ pub(super) fn class(
     if only_holders(text, differences) {
         return Ok(Some("holders: a session with two shares of a pool"));
     }
+    if stops_serving(ours, theirs) {
+        return Ok(Some("nothing pending: whoever has room by then is served here, waits for ever there"));
+    }
     for (class, without) in CORNERS {
         if let Some(changed) = without(text)
             && agree(&changed)?
@@ -206,6 +209,36 @@ fn with_room(text: &str, chosen: impl Fn(&str, &[&str]) -> bool) -> Option<Strin
 /// Whether a difference is `mean_holders` of a pool that a session may have twice.
 pub(super) fn is_holders(text: &str, difference: &str) -> bool {
     only_holders(text, std::slice::from_ref(&difference.to_owned()))
+}
+
+/// The reference does what we do up to some instant and nothing afterwards, with sessions
+/// alive: what an admitted body waits for in a pool served at settles is tried at the next
+/// event, and none comes. Its samples and change points are then the beginning of ours, but
+/// for the last change point, which holds what that instant left.
+fn stops_serving(ours: &Answer, theirs: &Answer) -> bool {
+    let number = |answer: &Answer, at: &str| answer.at(at).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let alive = |answer: &Answer| number(answer, "/report/arrivals") - number(answer, "/report/ended");
+    if !(alive(theirs) > 0.0 && alive(ours) < alive(theirs)) {
+        return false;
+    }
+    let begins = |ours: &Value, theirs: &Value, slack: usize| {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let (ours, theirs) = (list(ours), list(theirs));
+        let same = theirs.len().saturating_sub(slack);
+        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+        let equal = |a: &Value, b: &Value| match (a, b) {
+            (Value::Array(a), Value::Array(b)) => a.iter().zip(b).all(|(a, b)| number(a) == number(b)),
+            _ => number(a) == number(b) || a == b,
+        };
+        ours.len() >= same && ours.iter().zip(&theirs[..same]).all(|(a, b)| equal(a, b))
+    };
+    let all = |part: &str, begins: &dyn Fn(&Value, &Value) -> bool| {
+        let (Some(ours), Some(theirs)) = (ours.at(part), theirs.at(part)) else { return false };
+        theirs.as_object().is_some_and(|rows| rows.iter().all(|(name, row)| begins(&ours[name], row)))
+    };
+    let columns = ["samples", "times", "sessions", "turns"];
+    all("/samples", &|a, b| columns.iter().all(|column| begins(&a[column], &b[column], 0)))
+        && all("/gauge_points", &|a, b| begins(a, b, 1))
 }
 
 /// Nothing but `mean_holders` differs, of pools a session may have twice: ending a hold,
