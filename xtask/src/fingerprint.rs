@@ -184,7 +184,9 @@ pub fn differences(expected: &[Figure], found: &[Figure]) -> Vec<String> {
         .filter(|(_, (a, b))| {
             (&a.of, &a.name) != (&b.of, &b.name) || Hash::EMPTY.number(a.value) != Hash::EMPTY.number(b.value)
         })
-        .map(|(at, (a, b))| format!("figure {at}: {} {} {}, not {} {} {}", b.of, b.name, b.value, a.of, a.name, a.value))
+        .map(|(at, (a, b))| {
+            format!("figure {at}: {} {} {}, not {} {} {}", b.of, b.name, b.value, a.of, a.name, a.value)
+        })
         .take(10)
         .collect();
     if expected.len() != found.len() {

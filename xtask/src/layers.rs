@@ -22,8 +22,7 @@ struct Allowed {
     outside: Option<&'static [&'static str]>,
 }
 
-const BELOW_THE_BINARY: &[&str] =
-    &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-engine", "serq-gateway"];
+const BELOW_THE_BINARY: &[&str] = &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-engine", "serq-gateway"];
 
 const DRAWING: &[Allowed] = &[
     Allowed { name: "serq-ir", inside: &[], outside: Some(&["schemars", "serde", "serde_json"]) },

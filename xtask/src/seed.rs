@@ -25,13 +25,8 @@ pub const HORIZON: f64 = 2000.0;
 pub const SEEDS: std::ops::RangeInclusive<u64> = 1..=5;
 
 /// The settings compared. `1e18`: never remote.
-pub const SETTINGS: [&[(&str, &str)]; 5] = [
-    &[],
-    &[("thr", "1")],
-    &[("thr", "1e18")],
-    &[("blocksD", "1100"), ("Lambda", "1.2")],
-    &[("NP", "4"), ("ND", "8")],
-];
+pub const SETTINGS: [&[(&str, &str)]; 5] =
+    [&[], &[("thr", "1")], &[("thr", "1e18")], &[("blocksD", "1100"), ("Lambda", "1.2")], &[("NP", "4"), ("ND", "8")]];
 
 /// A setting and a seed, and what came of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,8 +47,7 @@ pub fn record() -> PathBuf {
 }
 
 fn load(path: &Path, sets: &[(String, String)], seed: u64) -> Result<Program, String> {
-    let settings =
-        Settings { sets: sets.to_vec(), horizon: Some(HORIZON), seed: Some(seed), ..Settings::default() };
+    let settings = Settings { sets: sets.to_vec(), horizon: Some(HORIZON), seed: Some(seed), ..Settings::default() };
     program::read(path, &settings)
 }
 
@@ -88,10 +82,8 @@ fn compare(theirs: &Path, sets: &[(String, String)], seed: u64) -> Result<Row, S
 /// Where the two programs part, or a file can't be read or written.
 pub fn compare_and_record(folder: &Path) -> Result<String, String> {
     let theirs = folder.join("seeds").join(SEED_PROGRAM);
-    let all: Vec<(Vec<(String, String)>, u64)> = SETTINGS
-        .iter()
-        .flat_map(|sets| SEEDS.map(move |seed| (program::sets(sets).sets, seed)))
-        .collect();
+    let all: Vec<(Vec<(String, String)>, u64)> =
+        SETTINGS.iter().flat_map(|sets| SEEDS.map(move |seed| (program::sets(sets).sets, seed))).collect();
     let rows: Vec<Row> =
         parallel::map(&all, |(sets, seed)| compare(&theirs, sets, *seed)).into_iter().collect::<Result<_, _>>()?;
     let list: Vec<String> = rows.iter().map(|row| format!("    {}", print(row))).collect();

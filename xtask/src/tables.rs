@@ -106,16 +106,7 @@ const fn lease(
     queue: f64,
     ttft: f64,
 ) -> PageRow {
-    PageRow {
-        sets,
-        name,
-        remote,
-        ttft,
-        response: None,
-        lease: Some(lease),
-        memory: Some(memory),
-        queue: Some(queue),
-    }
+    PageRow { sets, name, remote, ttft, response: None, lease: Some(lease), memory: Some(memory), queue: Some(queue) }
 }
 
 /// First and last seed of `A..B`.
@@ -136,8 +127,7 @@ pub fn seeds(text: &str) -> Result<(u64, u64), String> {
 ///
 /// It doesn't load.
 pub fn load(sets: &[(&str, &str)], seed: u64, horizon: f64, warmup: f64) -> Result<Program, String> {
-    let settings =
-        Settings { seed: Some(seed), horizon: Some(horizon), warmup: Some(warmup), ..program::sets(sets) };
+    let settings = Settings { seed: Some(seed), horizon: Some(horizon), warmup: Some(warmup), ..program::sets(sets) };
     program::read(&root().join(SEED_PROGRAM), &settings)
 }
 
@@ -274,7 +264,8 @@ impl Page {
             let mean = gains.iter().sum::<f64>() / gains.len() as f64;
             let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
             let greatest = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let above: Vec<String> = (seeds.0..).zip(&gains).filter(|(_, g)| **g <= 0.0).map(|(s, _)| s.to_string()).collect();
+            let above: Vec<String> =
+                (seeds.0..).zip(&gains).filter(|(_, g)| **g <= 0.0).map(|(s, _)| s.to_string()).collect();
             let except = if above.is_empty() { String::new() } else { format!(" (not: seed {})", above.join(", ")) };
             let _ = writeln!(
                 self.text,

@@ -97,14 +97,48 @@ pub fn read(text: &str) -> Result<Program, String> {
     }
     let version: Version = serde_json::from_str(text).map_err(|e| format!("not a serq IR: {e}"))?;
     if version.ir_version != IR_VERSION {
-        return Err(format!(
-            "IR version {}, this serq reads version {IR_VERSION}",
-            version.ir_version
-        ));
+        return Err(format!("IR version {}, this serq reads version {IR_VERSION}", version.ir_version));
     }
-    let program: Program = serde_json::from_str(text).map_err(|e| format!("not a serq IR: {e}"))?;
+    if depth(text) > JSON_DEPTH_MAX {
+        return Err(format!("not a serq IR: nested more than {JSON_DEPTH_MAX} deep"));
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.disable_recursion_limit();
+    let program = Program::deserialize(&mut reader)
+        .and_then(|program| reader.end().map(|()| program))
+        .map_err(|e| format!("not a serq IR: {e}"))?;
     crate::verify::verify(&program)?;
     Ok(program)
+}
+
+/// Deepest nesting of JSON that is read. A program at [`crate::program::DEPTH_MAX`] has
+/// four levels a block and two a node of an expression, 1,200.
+const JSON_DEPTH_MAX: usize = 2_048;
+
+/// How deep brackets and braces nest, those in strings left out.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'\\' => _ = bytes.next(),
+                        b'"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// The JSON Schema of [`Program`], as shipped in `docs/ir.schema.json`.

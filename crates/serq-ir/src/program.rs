@@ -16,6 +16,8 @@ pub const IR_VERSION: u32 = 1;
 
 /// Most members one family of pools or stages may have.
 pub const MEMBERS_MAX: u32 = 65_536;
+/// Most members all families of pools, or all of stages, may have together.
+pub const MEMBERS_TOTAL_MAX: u64 = 1 << 20;
 /// Most terms one aggregate writes out (nested aggregates: the product).
 pub const AGGREGATE_TERMS_MAX: u64 = 4_096;
 /// Deepest nesting of expressions or statements.
@@ -97,9 +99,7 @@ pub enum BuiltIn {
 
 impl BuiltIn {
     /// Names in index order.
-    pub const NAMES: [&str; 9] = [
-        "serial", "turn_no", "cached", "computed", "new", "out", "think", "more", "forced",
-    ];
+    pub const NAMES: [&str; 9] = ["serial", "turn_no", "cached", "computed", "new", "out", "think", "more", "forced"];
 }
 
 /// Where in the text a statement or declaration stands.

@@ -25,6 +25,9 @@ use crate::program::*;
 pub fn verify(program: &Program) -> Result<(), String> {
     let v = Verifier { program };
     v.header()?;
+    let total = |sizes: &mut dyn Iterator<Item = Option<u32>>| sizes.map(|s| u64::from(members(s))).sum::<u64>();
+    let most = total(&mut program.pools.iter().map(|p| p.size)).max(total(&mut program.stages.iter().map(|s| s.size)));
+    ensure(most <= MEMBERS_TOTAL_MAX, || format!("{most} members in all; {MEMBERS_TOTAL_MAX} is the most"))?;
     for pool in &program.pools {
         v.pool(pool).map_err(|e| format!("pool `{}`: {e}", pool.name))?;
     }
@@ -227,10 +230,8 @@ impl Verifier<'_> {
             None => ensure(members(other) == 1 || members(other) == own, || {
                 format!("its members do not pair up with those of `{name}`")
             }),
-            Some(e) => {
-                self.constant_member(e, other, name)?;
-                self.expr(e, Moment::Evict)
-            }
+            Some(e @ Expr::Number(_)) => self.constant_member(e, other, name),
+            Some(_) => ensure(false, || format!("an index of `{name}` that is no number")),
         }
     }
 

@@ -8,13 +8,15 @@
 //! With `block`, eviction takes an entry's tail block by block, only as many as
 //! needed; without, whole entries.
 
-use crate::expression::{Frame, NOBODY};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
 use crate::pool::TOLERANCE;
 use crate::session::{Status, compare};
 use crate::world::{Purpose, Result, World};
 
 const NONE: u32 = u32::MAX;
+/// Pieces evicted in one instant, at most.
+const PIECES_MAX: u32 = 1_000_000;
 
 /// The ends of a pool's list of entries.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +100,7 @@ impl Entries {
 }
 
 impl Kernel<'_> {
-    /// Units of the session's own entry.
+    /// The session's own entry in a pool.
     pub(crate) fn own_entry(&self, session: u32, pool: u32) -> Option<u32> {
         if session == NOBODY {
             return None;
@@ -177,6 +179,13 @@ impl Kernel<'_> {
 
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
+        self.pools[pool as usize].evicting = true;
+        let done = self.evict_for(world, pool, extra);
+        self.pools[pool as usize].evicting = false;
+        done
+    }
+
+    fn evict_for<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
         let code = &self.code.pools[pool as usize];
         loop {
             let state = &self.pools[pool as usize];
@@ -205,6 +214,12 @@ impl Kernel<'_> {
     }
 
     fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
+        self.instant_pieces += 1;
+        if self.instant_pieces > PIECES_MAX {
+            let message =
+                format!("{PIECES_MAX} pieces were evicted in one instant, block by block; larger blocks are meant");
+            return Err(self.fault(message, None, None));
+        }
         let owner = self.entries.slab[entry as usize].owner;
         let mut spilled = None;
         if let Some(spill) = &self.code.pools[pool as usize].spill {
@@ -238,9 +253,13 @@ impl Kernel<'_> {
     }
 
     /// An evicted piece arrives in the pool it spills to: room first, and a piece that
-    /// can't fit is lost.
+    /// can't fit is lost. So is one that comes round, in a circle of spills, to a pool that
+    /// is making room itself.
     fn spill_into<W: World>(&mut self, world: &mut W, owner: u32, pool: u32, units: f64) -> Result<()> {
         let quanta = units / self.pools[pool as usize].quantum;
+        if self.pools[pool as usize].evicting {
+            return Ok(());
+        }
         self.evict(world, pool, quanta)?;
         let state = &self.pools[pool as usize];
         if state.units(state.used.value() + state.cached.value() + quanta) > state.cap + TOLERANCE {
@@ -250,8 +269,7 @@ impl Kernel<'_> {
             let own = self.own_entry(owner, pool).map_or(0.0, |entry| self.entries.quanta(entry));
             self.keep(owner, pool, own + quanta);
         } else {
-            let entry =
-                Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
+            let entry = Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
             let at = self.entries.insert(entry);
             let state = &mut self.pools[pool as usize];
             self.entries.append(&mut state.lru, at);
@@ -295,15 +313,13 @@ impl Kernel<'_> {
     ) -> f64 {
         use serq_ir::Context;
         let entry = &self.entries.slab[entry as usize];
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         variables[Context::Size as usize] = size;
         variables[Context::Age as usize] = self.now - entry.released;
         variables[Context::Last as usize] = entry.released;
-        let waits = entry.owner != NOBODY
-            && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
+        let waits = entry.owner != NOBODY && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
         variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
-        let member = self.code.pools[pool as usize].member;
-        let mut frame = Frame::machine(Purpose::Pool, pool, member, &variables);
+        let mut frame = Frame::machine(Purpose::Pool, pool, &variables);
         frame.session = entry.owner;
         if entry.owner == NOBODY {
             frame.snapshot = entry.snapshot.as_deref();

@@ -136,9 +136,17 @@ pub(crate) enum Op {
     Drop(PoolRef),
     Release(PoolRef),
     Run(Box<RunCode>),
-    Branch { test: Expr, chance: bool, otherwise: u32 },
+    Branch {
+        test: Expr,
+        chance: bool,
+        otherwise: u32,
+    },
     Jump(u32),
-    Choose { attribute: u32, count: Expr, keys: Vec<Expr> },
+    Choose {
+        attribute: u32,
+        count: Expr,
+        keys: Vec<Expr>,
+    },
 }
 
 #[derive(Debug)]
@@ -192,6 +200,25 @@ impl Code {
     }
 }
 
+/// Notes with each step stage the pools it serves, and with each pool the stages it is the
+/// memory of, in declaration order.
+fn pair_up(pools: &mut [PoolCode], stages: &mut [StageCode]) {
+    for (stage, code) in stages.iter().enumerate() {
+        if let StageCodeKind::Step(step) = &code.kind
+            && let Some(pool) = step.memory
+        {
+            pools[pool as usize].memory_of.push(stage as u32);
+        }
+    }
+    for (pool, code) in pools.iter().enumerate() {
+        if let Some(stage) = code.via
+            && let StageCodeKind::Step(step) = &mut stages[stage as usize].kind
+        {
+            step.via.push(pool as u32);
+        }
+    }
+}
+
 struct Builder<'a> {
     program: &'a ir::Program,
     pool_families: Vec<(u32, u32)>,
@@ -235,8 +262,9 @@ impl<'a> Builder<'a> {
             ir::Arrive::Renewal(gap) => Some(self.expr(gap)),
             _ => None,
         };
-        let pools = self.pools();
-        let stages = self.stages();
+        let mut pools = self.pools();
+        let mut stages = self.stages();
+        pair_up(&mut pools, &mut stages);
         let gauges: Vec<Expr> = self.program.gauges.iter().map(|g| self.expr(&g.value)).collect();
         let gauge_reads = self.program.gauges.iter().map(|g| Reads::of(&g.value)).collect();
         Code {
@@ -344,9 +372,7 @@ impl<'a> Builder<'a> {
         block
             .iter()
             .filter_map(|stmt| match &stmt.kind {
-                ir::StmtKind::Set { attribute, value } => {
-                    Some((stmt.at, SimpleOp::Set(*attribute, self.expr(value))))
-                }
+                ir::StmtKind::Set { attribute, value } => Some((stmt.at, SimpleOp::Set(*attribute, self.expr(value)))),
                 ir::StmtKind::Observe { observe, value } => {
                     Some((stmt.at, SimpleOp::Observe(*observe, self.expr(value))))
                 }
@@ -386,7 +412,6 @@ impl<'a> Builder<'a> {
                     reads.add(&spill.work);
                     reads.add(&spill.when);
                 }
-                let id = pools.len() as u32;
                 pools.push(PoolCode {
                     name: pool.name.clone(),
                     family: family as u32,
@@ -399,7 +424,7 @@ impl<'a> Builder<'a> {
                     via: pool.via.map(|via| self.pair(self.stage_families[via as usize], member)),
                     spill,
                     snapshots: reads.attributes,
-                    memory_of: self.memory_of(id),
+                    memory_of: Vec::new(),
                 });
             }
         }
@@ -408,7 +433,7 @@ impl<'a> Builder<'a> {
 
     /// The member of a family that goes with `member`: the same number, or the only one.
     fn pair(&self, (first, size): (u32, u32), member: u32) -> u32 {
-        if size == 1 { first } else { first + member.min(size - 1) }
+        if size == 1 { first } else { first + member }
     }
 
     fn paired(&self, families: &[(u32, u32)], family: u32, index: &Option<Box<ir::Expr>>, member: u32) -> u32 {
@@ -419,26 +444,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn memory_of(&self, pool: u32) -> Vec<u32> {
-        let mut stages = Vec::new();
-        for (family, stage) in self.program.stages.iter().enumerate() {
-            let ir::StageKind::Step(step) = &stage.kind else { continue };
-            let Some(memory) = step.memory else { continue };
-            let (first, size) = self.stage_families[family];
-            for member in 0..size {
-                if self.pair(self.pool_families[memory as usize], member) == pool {
-                    stages.push(first + member);
-                }
-            }
-        }
-        stages
-    }
-
     fn stages(&self) -> Vec<StageCode> {
         let mut stages = Vec::new();
         for (family, stage) in self.program.stages.iter().enumerate() {
             for member in 0..self.stage_families[family].1 {
-                let id = stages.len() as u32;
                 let kind = match &stage.kind {
                     ir::StageKind::Fifo { servers } => StageCodeKind::Fifo { servers: *servers },
                     ir::StageKind::Ps { rate: ir::Expr::Number(n) } if stage.shared => {
@@ -446,7 +455,7 @@ impl<'a> Builder<'a> {
                     }
                     ir::StageKind::Ps { rate } => StageCodeKind::Ps { rate: self.expr(rate) },
                     ir::StageKind::Delay => StageCodeKind::Delay,
-                    ir::StageKind::Step(step) => StageCodeKind::Step(Box::new(self.step(step, id, member))),
+                    ir::StageKind::Step(step) => StageCodeKind::Step(Box::new(self.step(step, member))),
                 };
                 stages.push(StageCode { name: stage.name.clone(), family: family as u32, member, kind });
             }
@@ -454,15 +463,7 @@ impl<'a> Builder<'a> {
         stages
     }
 
-    fn step(&self, step: &ir::Step, id: u32, member: u32) -> StepCode {
-        let mut via = Vec::new();
-        for (family, pool) in self.program.pools.iter().enumerate() {
-            let Some(stage) = pool.via else { continue };
-            let (first, size) = self.pool_families[family];
-            via.extend(
-                (0..size).filter(|&m| self.pair(self.stage_families[stage as usize], m) == id).map(|m| first + m),
-            );
-        }
+    fn step(&self, step: &ir::Step, member: u32) -> StepCode {
         let residents = [Context::Residents, Context::Decoders, Context::KvDecode, Context::KvPrefill];
         let reads_any = |exprs: &[&ir::Expr], variables: &[Context]| {
             let mut reads = Reads::default();
@@ -479,7 +480,7 @@ impl<'a> Builder<'a> {
             exclusive_prefill: step.serve.exclusive_prefill,
             only: step.serve.only.as_ref().map(|e| self.expr(e)),
             by: self.exprs(&step.serve.by),
-            via,
+            via: Vec::new(),
             budget_reads: reads_any(&[&step.budget, &step.chunk], &residents),
             serve_reads: reads_any(&serve, &residents),
             cost_reads_kv: reads_any(&[&step.cost], &residents[2..]),

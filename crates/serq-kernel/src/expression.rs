@@ -1,9 +1,9 @@
 //! Expressions, made ready and evaluated.
 //!
 //! An expression is read at one moment (docs/language.md, "Moments"): the [`Frame`]
-//! says whose session it is, which context variables exist, which member of a
-//! machine asks, and which stream a draw comes from. Values are doubles; a bad
-//! index is recorded once ([`Kernel::fault_of_index`]) and the run stops at the end
+//! says whose session it is, which context variables exist, and which stream a draw
+//! comes from. Values are doubles; a bad
+//! index is recorded once ([`Kernel::record_fault`]) and the run stops at the end
 //! of the statement, so evaluation itself never fails.
 
 use serq_ir as ir;
@@ -11,6 +11,9 @@ use serq_ir::{Binary, Context, Fold, Function, Law, PoolFigure, StageFigure, Una
 
 use crate::kernel::Kernel;
 use crate::world::{Purpose, Stream, World};
+
+/// Phases of an erlang law, at most: its coefficient of variation is 0.01 there.
+const PHASES_MAX: f64 = 1e4;
 
 /// No session.
 pub(crate) const NOBODY: u32 = u32::MAX;
@@ -38,8 +41,6 @@ pub(crate) enum Expr {
 pub(crate) enum Member {
     /// Known.
     Fixed(u32),
-    /// The one with the asking machine's own number.
-    Own { first: u32 },
     /// By index.
     Computed { first: u32, size: u32, index: Box<Expr> },
 }
@@ -47,8 +48,8 @@ pub(crate) enum Member {
 impl Member {
     fn new((first, size): (u32, u32), index: Option<&ir::Expr>, lower: impl Fn(&ir::Expr) -> Expr) -> Self {
         match index {
-            None if size == 1 => Self::Fixed(first),
-            None => Self::Own { first },
+            // Only a family of one goes without an index.
+            None => Self::Fixed(first),
             Some(ir::Expr::Number(n)) if n.0 >= 0.0 && n.0 < f64::from(size) && n.0.fract() == 0.0 => {
                 Self::Fixed(first + n.0 as u32)
             }
@@ -147,8 +148,6 @@ pub(crate) struct Frame<'a> {
     /// A copy of the attributes of a session that is gone.
     pub(crate) snapshot: Option<&'a [f64]>,
     pub(crate) variables: &'a Variables,
-    /// The asking machine's number within its family.
-    pub(crate) member: u32,
     pub(crate) draws: Draws,
     pub(crate) scope: Option<&'a Scope<'a>>,
 }
@@ -173,25 +172,11 @@ pub(crate) struct Scope<'a> {
 
 impl<'a> Frame<'a> {
     pub(crate) fn session(session: u32) -> Self {
-        Self {
-            session,
-            snapshot: None,
-            variables: NO_VARIABLES,
-            member: 0,
-            draws: Draws::Session,
-            scope: None,
-        }
+        Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
     }
 
-    pub(crate) fn machine(purpose: Purpose, id: u32, member: u32, variables: &'a Variables) -> Self {
-        Self {
-            session: NOBODY,
-            snapshot: None,
-            variables,
-            member,
-            draws: Draws::Machine(purpose, id),
-            scope: None,
-        }
+    pub(crate) fn machine(purpose: Purpose, id: u32, variables: &'a Variables) -> Self {
+        Self { session: NOBODY, snapshot: None, variables, draws: Draws::Machine(purpose, id), scope: None }
     }
 }
 
@@ -315,13 +300,13 @@ impl Kernel<'_> {
     ) -> u32 {
         match member {
             Member::Fixed(id) => *id,
-            Member::Own { first } => first + frame.member,
             Member::Computed { first, size, index } => {
                 let index = self.eval(world, index, frame);
                 if index >= 0.0 && index < f64::from(*size) && index.fract() == 0.0 {
                     first + index as u32
                 } else {
-                    self.fault_of_index(name(*first), index, *size);
+                    let message = format!("index {index} of {}: its members are 0 to {}", name(*first), size - 1);
+                    self.record_fault(message, frame.session);
                     *first
                 }
             }
@@ -355,8 +340,15 @@ impl Kernel<'_> {
             Law::Det => a,
             Law::Uniform => a + (b - a) * self.uniform(world, frame),
             Law::Erlang => {
-                // A bound only so that `~erlang(1e18, 1)` ends: its coefficient of variation is 1e-3.
-                let phases = a.floor().clamp(1.0, 1e6);
+                if a.is_nan() {
+                    return f64::NAN;
+                }
+                let phases = a.floor().max(1.0);
+                if phases > PHASES_MAX {
+                    let message = format!("an erlang law of {phases} phases; {PHASES_MAX} is the most");
+                    self.record_fault(message, frame.session);
+                    return f64::NAN;
+                }
                 let mean = b / phases;
                 let mut sum = 0.0;
                 for _ in 0..phases as u32 {

@@ -40,7 +40,7 @@ impl Kernel<'_> {
         for at in 0..self.jobs[job as usize].stages.len() {
             let stage = self.jobs[job as usize].stages[at];
             self.stages[stage as usize].serving.push(job);
-            self.started(stage, job);
+            self.jobs[job as usize].started = self.now;
         }
         self.flows_changed = true;
     }
@@ -72,6 +72,7 @@ impl Kernel<'_> {
     /// Sets every flow's rate.
     pub(crate) fn share_out(&mut self) {
         self.advance_flows();
+        self.list_stages();
         match self.code.share {
             Some(SharePolicy::Maxmin) => self.fill(),
             Some(SharePolicy::Bottleneck) => {
@@ -87,32 +88,34 @@ impl Kernel<'_> {
             }
             None => {}
         }
-        for at in 0..self.flows.len() {
-            for link in 0..self.jobs[self.flows[at] as usize].stages.len() {
-                let stage = self.jobs[self.flows[at] as usize].stages[link];
-                let sum: f64 =
-                    self.stages[stage as usize].serving.iter().map(|&f| self.jobs[f as usize].rate).sum();
-                let capacity = self.capacity(stage);
-                debug_assert!(sum <= capacity * (1.0 + 1e-9), "the flows of a stage are within its capacity");
-                self.stages[stage as usize].load = sum / capacity;
-                self.touch_stage(stage);
+        for at in 0..self.filling.len() {
+            let stage = self.filling[at].stage;
+            let sum: f64 = self.stages[stage as usize].serving.iter().map(|&f| self.jobs[f as usize].rate).sum();
+            let capacity = self.capacity(stage);
+            debug_assert!(sum <= capacity * (1.0 + 1e-9), "the flows of a stage are within its capacity");
+            self.stages[stage as usize].load = sum / capacity;
+            self.touch_stage(stage);
+        }
+    }
+
+    /// Lists the stages that have flows, in declaration order, nothing given out yet.
+    fn list_stages(&mut self) {
+        self.filling.clear();
+        for &flow in &self.flows {
+            for &stage in &self.jobs[flow as usize].stages {
+                let unfrozen = self.stages[stage as usize].serving.len() as u32;
+                self.filling.push(Filling { stage, left: self.capacity(stage), unfrozen });
             }
         }
+        self.filling.sort_unstable_by_key(|f| f.stage);
+        self.filling.dedup_by_key(|f| f.stage);
     }
 
     fn fill(&mut self) {
         let mut filling = std::mem::take(&mut self.filling);
-        filling.clear();
         for &flow in &self.flows {
             self.jobs[flow as usize].rate = f64::NAN;
-            for &stage in &self.jobs[flow as usize].stages {
-                if !filling.iter().any(|f: &Filling| f.stage == stage) {
-                    let unfrozen = self.stages[stage as usize].serving.len() as u32;
-                    filling.push(Filling { stage, left: self.capacity(stage), unfrozen });
-                }
-            }
         }
-        filling.sort_unstable_by_key(|f| f.stage);
         let mut open = self.flows.len();
         while open > 0 {
             let (mut tightest, mut rate) = (usize::MAX, f64::INFINITY);

@@ -22,9 +22,10 @@
 use serq_ir::BuiltIn;
 
 use crate::code::{HoldCode, Op};
-use crate::expression::{Expr, Frame};
+use crate::expression::{Expr, Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, TOLERANCE};
+use crate::preemption::Room;
 use crate::session::{Status, compare};
 use crate::world::{Action, Result, World};
 
@@ -132,8 +133,7 @@ impl Kernel<'_> {
         let frame = Frame::session(slot);
         for (at, grab) in hold.grabs.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
-            let units =
-                if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
+            let units = if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
             let reserve = match &grab.reserve {
                 Some(reserve) if grab.reserve_judged => self.amount(world, slot, reserve, &frame, "reserve")?,
                 _ => 0.0,
@@ -166,6 +166,14 @@ impl Kernel<'_> {
         Err(self.fault_at(format!("{what}: {amount}, a finite amount of at least 0 is meant"), slot))
     }
 
+    /// A block so small that an amount's blocks can't be counted stops the run.
+    fn check_quanta(&self, slot: u32, quanta: f64, units: f64) -> Result<()> {
+        if quanta.is_finite() {
+            return Ok(());
+        }
+        Err(self.fault_at(format!("{units} units are more blocks than can be counted"), slot))
+    }
+
     /// The waiter to be tried next.
     pub(crate) fn head<W: World>(&mut self, world: &mut W, pool: u32) -> Option<u32> {
         let code = self.code;
@@ -182,13 +190,9 @@ impl Kernel<'_> {
         let mut head = None;
         for at in 0..self.pools[pool as usize].queue.len() {
             let waiter = self.pools[pool as usize].queue[at];
-            let mut variables = [0.0; 18];
+            let mut variables = *NO_VARIABLES;
             variables[serq_ir::Context::Waited as usize] = self.now - self.sessions[waiter as usize].joined;
-            let frame = Frame {
-                variables: &variables,
-                member: code.pools[pool as usize].member,
-                ..Frame::session(waiter)
-            };
+            let frame = Frame { variables: &variables, ..Frame::session(waiter) };
             tried.clear();
             self.eval_keys(world, keys, &frame, &mut tried);
             if head.is_none() || compare(&tried, &best).is_lt() {
@@ -224,6 +228,7 @@ impl Kernel<'_> {
                 None => 0.0,
             };
             let state = &self.pools[pool as usize];
+            self.check_quanta(slot, state.quanta(wanted.max(reserve)), wanted.max(reserve))?;
             units.push(state.quanta(wanted));
             fits &= state.fits(state.quanta(wanted.max(reserve)));
         }
@@ -246,8 +251,8 @@ impl Kernel<'_> {
         reuse: Option<f64>,
     ) -> Result<()> {
         self.leave_queue(queue, slot);
-        self.admission_next += 1;
         let admission = self.admission_next;
+        self.admission_next += 1;
         let first_share = self.sessions[slot as usize].shares.len() as u32;
         let mut cached: f64 = 0.0;
         for (at, &quanta) in units.iter().enumerate() {
@@ -328,23 +333,26 @@ impl Kernel<'_> {
     }
 
     /// `grow P (d)`. Answers whether the session goes on.
-    pub(crate) fn grow<W: World>(&mut self, world: &mut W, slot: u32, pool: u32, units: f64, pc: u32) -> Result<bool> {
+    pub(crate) fn grow<W: World>(&mut self, world: &mut W, slot: u32, pool: u32, units: f64) -> Result<bool> {
         self.check_amount(slot, units, "a growth")?;
         let Some(share) = self.innermost_share(slot, pool) else { return Err(self.fault_no_share(slot, pool)) };
         let amount = self.pools[pool as usize].quanta(units);
-        debug_assert_eq!(self.sessions[slot as usize].pc, pc + 1);
-        if self.make_room(world, slot, pool, amount)? {
-            // Preempting may have taken a share above; this one is where it was.
-            self.extend(world, slot, share, amount)?;
-            return Ok(true);
+        self.check_quanta(slot, amount, units)?;
+        match self.make_room(world, slot, pool, amount)? {
+            Room::There => {
+                self.extend(world, slot, share, amount)?;
+                Ok(true)
+            }
+            Room::GrowerGone => Ok(false),
+            Room::Awaited => {
+                let session = &mut self.sessions[slot as usize];
+                session.status = Status::Growing(pool);
+                session.pc += 1;
+                self.pools[pool as usize].growers.push(Grower { session: slot, amount, job: None, share });
+                self.queue_changed(pool);
+                Ok(false)
+            }
         }
-        if self.sessions[slot as usize].status != Status::Running {
-            return Ok(false); // It was its own victim.
-        }
-        self.sessions[slot as usize].status = Status::Growing(pool);
-        self.pools[pool as usize].growers.push(Grower { session: slot, amount, job: None, share });
-        self.queue_changed(pool);
-        Ok(false)
     }
 
     /// Adds quanta to a share; the room is there or cached.

@@ -3,7 +3,7 @@
 //! ```text
 //!              facts (each with its time)                        actions
 //!   driver ───────────────────────────────▶  kernel  ───────────────────────────▶  driver
-//!     arrive · end_step · end_work · wake             StartStep StartWork WakeAt Observed …
+//!     arrived · step ended · work ended · woken       StartStep StartWork WakeAt Observed …
 //! ```
 //!
 //! A fact is applied and *settled*: ready sessions run, in the order they became
@@ -47,6 +47,7 @@ pub struct Kernel<'p> {
     pub(crate) admission_next: u64,
     pub(crate) live: u64,
     pub(crate) instant_arrivals: u32,
+    pub(crate) instant_pieces: u32,
     instant: f64,
     pub(crate) clamped: u64,
     pub(crate) preemptions_total: u64,
@@ -65,6 +66,8 @@ pub struct Kernel<'p> {
     pub(crate) rates_changed: IndexSet,
     /// Idle step stages with residents or waiters.
     pub(crate) idle_engines: IndexSet,
+    /// An idle engine got work while others were being planned.
+    pub(crate) engine_roused: bool,
     pub(crate) planning: Option<Planning>,
 
     /// In start order.
@@ -81,8 +84,8 @@ pub struct Kernel<'p> {
     stage_draws: Vec<Cell<u64>>,
     gap_draws: Cell<u64>,
     pub(crate) simple_place: Option<Place>,
-    /// The first bad index met while evaluating.
-    fault: RefCell<Option<String>>,
+    /// What an expression met that stops the run, and whose it was.
+    fault: RefCell<Option<(String, u32)>>,
 
     touched_pools: Vec<u32>,
     touched_stages: Vec<u32>,
@@ -153,6 +156,7 @@ impl<'p> Kernel<'p> {
             admission_next: 0,
             live: 0,
             instant_arrivals: 0,
+            instant_pieces: 0,
             instant: f64::NAN,
             clamped: 0,
             preemptions_total: 0,
@@ -166,6 +170,7 @@ impl<'p> Kernel<'p> {
             job_next: 0,
             rates_changed: IndexSet::new(stages),
             idle_engines: IndexSet::new(stages),
+            engine_roused: false,
             planning: None,
             flows: Vec::new(),
             flows_since: 0.0,
@@ -195,6 +200,7 @@ impl<'p> Kernel<'p> {
         if self.instant != now {
             self.instant = now;
             self.instant_arrivals = 0;
+            self.instant_pieces = 0;
         }
         self.now = now;
     }
@@ -215,7 +221,8 @@ impl<'p> Kernel<'p> {
             self.arrive(arrival)?;
         }
         self.settle(world)?;
-        self.after_fact()
+        self.after_fact();
+        Ok(())
     }
 
     /// Fact: the running iteration of a step stage ended.
@@ -227,7 +234,8 @@ impl<'p> Kernel<'p> {
         self.at(now);
         self.end_step(world, stage)?;
         self.settle(world)?;
-        self.after_fact()
+        self.after_fact();
+        Ok(())
     }
 
     /// Fact: a job's work (`fifo`, `delay`, `ps`, a flow) is done.
@@ -239,7 +247,20 @@ impl<'p> Kernel<'p> {
         self.at(now);
         self.end_work(world, job)?;
         self.settle(world)?;
-        self.after_fact()
+        self.after_fact();
+        Ok(())
+    }
+
+    /// Fact: nothing is due any more. Whoever joined a queue while engines were planned, and
+    /// would be tried at the next fact, is tried now.
+    ///
+    /// # Errors
+    ///
+    /// A fault of the program.
+    pub fn tell_nothing_due<W: World>(&mut self, world: &mut W) -> Result<()> {
+        self.settle(world)?;
+        self.after_fact();
+        Ok(())
     }
 
     /// Fact: a lease's time is over.
@@ -251,7 +272,8 @@ impl<'p> Kernel<'p> {
         self.at(now);
         self.wake(world, timer)?;
         self.settle(world)?;
-        self.after_fact()
+        self.after_fact();
+        Ok(())
     }
 
     pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
@@ -266,14 +288,13 @@ impl<'p> Kernel<'p> {
 
     /// Asserts the invariants in debug and test builds: after each of the first facts,
     /// then after every 64th.
-    pub(crate) fn after_fact(&mut self) -> Result<()> {
+    pub(crate) fn after_fact(&mut self) {
         if cfg!(debug_assertions) {
             self.facts += 1;
             if self.facts < 20_000 || self.facts.is_multiple_of(64) {
                 self.check();
             }
         }
-        Ok(())
     }
 
     /// The gap to the next arrival of a `renewal` law.
@@ -283,7 +304,7 @@ impl<'p> Kernel<'p> {
     /// A gap that is not positive and finite.
     pub fn gap<W: World>(&self, world: &mut W) -> Result<f64> {
         let gap = self.code.gap.as_ref().expect("the arrival law is renewal");
-        let gap = self.eval(world, gap, &Frame::machine(Purpose::Arrivals, 0, 0, NO_VARIABLES));
+        let gap = self.eval(world, gap, &Frame::machine(Purpose::Arrivals, 0, NO_VARIABLES));
         if gap > 0.0 && gap.is_finite() {
             Ok(gap)
         } else {
@@ -497,9 +518,8 @@ impl<'p> Kernel<'p> {
     /// A fault of the statement a session is at.
     pub(crate) fn fault_at(&self, message: String, slot: u32) -> Box<Fault> {
         let session = &self.sessions[slot as usize];
-        let place = self.simple_place.unwrap_or_else(|| {
-            self.code.places.get(session.pc as usize).copied().unwrap_or_default()
-        });
+        let place =
+            self.simple_place.unwrap_or_else(|| self.code.places.get(session.pc as usize).copied().unwrap_or_default());
         self.fault(message, (place.line > 0).then_some(place), Some(session.serial))
     }
 
@@ -508,11 +528,9 @@ impl<'p> Kernel<'p> {
         self.fault_at(message, slot)
     }
 
-    pub(crate) fn fault_of_index(&self, family: &str, index: f64, size: u32) {
-        let mut fault = self.fault.borrow_mut();
-        if fault.is_none() {
-            *fault = Some(format!("index {index} of {family}: its members are 0 to {}", size - 1));
-        }
+    /// Notes what an expression met that stops the run; the first is told.
+    pub(crate) fn record_fault(&self, message: String, session: u32) {
+        self.fault.borrow_mut().get_or_insert((message, session));
     }
 
     /// A bad index met in an expression stops the run here.
@@ -521,11 +539,8 @@ impl<'p> Kernel<'p> {
         if self.fault.borrow().is_none() {
             return Ok(());
         }
-        let message = self.fault.borrow().clone().expect("there is a fault");
-        match self.sessions.iter().position(|s| s.status == Status::Running) {
-            Some(slot) => Err(self.fault_at(message, slot as u32)),
-            None => Err(self.fault(message, None, None)),
-        }
+        let (message, session) = self.fault.borrow().clone().expect("there is a fault");
+        Err(if session == NOBODY { self.fault(message, None, None) } else { self.fault_at(message, session) })
     }
 
     /// Asserts what always holds between facts. Walks everything: for debug and test builds.
@@ -572,4 +587,3 @@ impl<'p> Kernel<'p> {
 fn member_name(name: &str, member: u32, size: u32) -> String {
     if size > 1 { format!("{name}[{member}]") } else { name.to_owned() }
 }
-

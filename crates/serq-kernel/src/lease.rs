@@ -48,12 +48,7 @@ impl Kernel<'_> {
     }
 
     /// Ends one of the session's leases.
-    pub(crate) fn end_lease<W: World>(
-        &mut self,
-        world: &mut W,
-        slot: u32,
-        lease: usize,
-    ) -> Result<()> {
+    pub(crate) fn end_lease<W: World>(&mut self, world: &mut W, slot: u32, lease: usize) -> Result<()> {
         let Lease { hold, share, timer } = self.sessions[slot as usize].leases.remove(lease);
         if let Some(timer) = timer {
             self.timers[timer as usize] = None;

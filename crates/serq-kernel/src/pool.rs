@@ -11,7 +11,7 @@
 //! - cached = Σ cache entries.
 //! - allocated + cached ≤ cap (within 1e-9), after every fact.
 //!
-//! [`crate::Kernel::check`] asserts them; debug and test builds call it after every fact.
+//! [`crate::Kernel::check`] asserts them; debug and test builds call it after facts.
 
 use std::collections::VecDeque;
 
@@ -38,6 +38,8 @@ pub(crate) struct Pool {
     /// Growths without room, in stall order.
     pub(crate) growers: Vec<Grower>,
     pub(crate) touched: bool,
+    /// Entries are being evicted from it.
+    pub(crate) evicting: bool,
     pub(crate) counts: PoolCounts,
 }
 
@@ -86,6 +88,7 @@ impl Pool {
             queue: VecDeque::new(),
             growers: Vec::new(),
             touched: false,
+            evicting: false,
             counts: PoolCounts::default(),
         }
     }
@@ -131,6 +134,11 @@ pub(crate) struct ExactSum {
 
 impl ExactSum {
     pub(crate) fn add(&mut self, x: f64) {
+        if x.is_infinite() || self.high.is_infinite() {
+            // Endless work is endless; the error terms below would make it NaN.
+            self.high += x;
+            return;
+        }
         // Knuth's two-sum, twice.
         let sum = self.high + x;
         let back = sum - self.high;

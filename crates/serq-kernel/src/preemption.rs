@@ -8,7 +8,7 @@
 //!
 //! The victim loses its job, the holds inside its hold on this pool, and that hold,
 //! which goes to the head of its queue and runs again from its header. Its computed
-//! position is remembered.
+//! position is remembered, the tokens of an iteration that runs already among it.
 //!
 //! # Invariants
 //!
@@ -16,27 +16,37 @@
 //! - A lease is no victim.
 
 use crate::code::Preempt;
-use crate::expression::Frame;
+use crate::expression::{Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::session::{Status, compare};
 use crate::world::{Result, World};
 
+/// What became of a growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The room is there, or cached.
+    There,
+    /// Nobody can be preempted: the grower waits.
+    Awaited,
+    /// The grower was its own victim.
+    GrowerGone,
+}
+
 impl Kernel<'_> {
-    /// Makes room for a growth. Answers whether it fits now; if not, the grower waits or
-    /// is gone, preempted itself.
-    pub(crate) fn make_room<W: World>(&mut self, world: &mut W, grower: u32, pool: u32, amount: f64) -> Result<bool> {
+    /// Makes room for a growth, preempting where the pool says so.
+    pub(crate) fn make_room<W: World>(&mut self, world: &mut W, grower: u32, pool: u32, amount: f64) -> Result<Room> {
         let code = self.code;
         loop {
             if self.pools[pool as usize].fits(amount) {
-                return Ok(true);
+                return Ok(Room::There);
             }
             if matches!(code.pools[pool as usize].preempt, Preempt::None) {
-                return Ok(false);
+                return Ok(Room::Awaited);
             }
-            let Some(victim) = self.victim(world, pool)? else { return Ok(false) };
+            let Some(victim) = self.victim(world, pool)? else { return Ok(Room::Awaited) };
             self.preempt(world, victim, pool)?;
             if victim == grower {
-                return Ok(false);
+                return Ok(Room::GrowerGone);
             }
         }
     }
@@ -49,7 +59,11 @@ impl Kernel<'_> {
         candidates.clear();
         if pool_code.memory_of.is_empty() {
             for slot in 0..self.sessions.len() as u32 {
-                if let Some(share) = self.innermost_share(slot, pool) {
+                // A victim that waits to come back has lost enough.
+                let returns = self.sessions[slot as usize].resumes.is_some();
+                if let Some(share) = self.innermost_share(slot, pool)
+                    && !returns
+                {
                     let hold = self.hold_of_share(slot, share);
                     candidates.push((self.sessions[slot as usize].holds[hold].admission, slot));
                 }
@@ -99,29 +113,41 @@ impl Kernel<'_> {
     ) {
         use serq_ir::{Context, Mode};
         let share = self.innermost_share(slot, pool).expect("a candidate has a share of the pool");
+        let in_flight = self.in_flight(slot).filter(|(growing, _)| *growing == share).map_or(0.0, |(_, tokens)| tokens);
         let hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
         let share = self.sessions[slot as usize].shares[share as usize];
         let decoding = match self.sessions[slot as usize].status {
             Status::Serving(job) => self.jobs[job as usize].mode == Some(Mode::Decode),
             _ => false,
         };
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         variables[Context::Admission as usize] = admission as f64;
-        variables[Context::Position as usize] = self.computed_position(hold, share, true);
+        variables[Context::Position as usize] = self.computed_position(hold, share, true) + in_flight;
         variables[Context::Decoding as usize] = if decoding { 1.0 } else { 0.0 };
-        let frame = Frame {
-            variables: &variables,
-            member: self.code.pools[pool as usize].member,
-            ..Frame::session(slot)
-        };
+        let frame = Frame { variables: &variables, ..Frame::session(slot) };
         out.clear();
         self.eval_keys(world, keys, &frame, out);
+    }
+
+    /// The share a session's run grows, and its tokens in the iteration that runs now.
+    fn in_flight(&self, slot: u32) -> Option<(u32, f64)> {
+        let Status::Serving(job) = self.sessions[slot as usize].status else { return None };
+        let job = &self.jobs[job as usize];
+        let running = self.stages[job.stages[0] as usize].engine.running;
+        job.growing.filter(|_| running && job.planned > 0.0).map(|share| (share, job.planned))
     }
 
     /// Takes a session's innermost hold on the pool away.
     fn preempt<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
         let share = self.innermost_share(slot, pool).expect("a victim has a share of the pool");
         let at = self.hold_of_share(slot, share);
+        // Somebody's `grow` may come while the victim's iteration runs: its tokens are
+        // computed by then, unlike those of an iteration still being planned.
+        if let Some((growing, tokens)) = self.in_flight(slot) {
+            let hold = self.hold_of_share(slot, growing);
+            self.sessions[slot as usize].shares[growing as usize].slack -= tokens;
+            self.sessions[slot as usize].holds[hold].moved = true;
+        }
         self.detach(world, slot);
         // Nobody is retried: the room is the grower's.
         while self.sessions[slot as usize].holds.len() > at + 1 {
@@ -138,6 +164,7 @@ impl Kernel<'_> {
         session.pc = hold.pc;
         self.abort_innermost(world, slot)?;
         let session = &mut self.sessions[slot as usize];
+        session.token_again = !session.last_token.is_nan();
         let counts = &mut self.pools[pool as usize].counts;
         self.preemptions_total += 1;
         counts.preemptions += 1;

@@ -20,8 +20,8 @@ use std::cell::Cell;
 
 use serq_ir::BuiltIn;
 
-use crate::code::{Op, RunCode, SimpleOp};
-use crate::expression::{Draws, Frame, PoolRef};
+use crate::code::{Op, RunCode, Simple, SimpleOp};
+use crate::expression::{Draws, Expr, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::world::{Action, Arrival, Result, TraceTurn, World};
@@ -76,6 +76,11 @@ pub(crate) struct Session {
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
     pub(crate) decodes: bool,
+    /// The stage of that token.
+    pub(crate) token_stage: u32,
+    /// It was preempted since its last token: one of the same stage comes late, whatever
+    /// makes it.
+    pub(crate) token_again: bool,
     /// For the guard against instants that don't settle.
     instant: f64,
     readied: u32,
@@ -103,6 +108,8 @@ impl Session {
             trace_session: None,
             last_token: f64::NAN,
             decodes: false,
+            token_stage: u32::MAX,
+            token_again: false,
             instant: f64::NAN,
             readied: 0,
             statements: 0,
@@ -208,7 +215,7 @@ impl Kernel<'_> {
             let mut next = pc + 1;
             let mut goes_on = true;
             match &code.ops[pc as usize] {
-                Op::Init => self.run_simple(world, slot, &code.init),
+                Op::Init => self.run_simple(world, slot, &code.init)?,
                 Op::Set(attribute, value) => {
                     let value = self.eval(world, value, &frame);
                     self.set_attribute(slot, *attribute, value);
@@ -217,7 +224,7 @@ impl Kernel<'_> {
                     let value = self.eval(world, value, &frame);
                     self.observe(world, slot, *observe, value);
                 }
-                Op::Turn => self.turn(world, slot),
+                Op::Turn => self.turn(world, slot)?,
                 Op::End => {
                     self.end_session(world, slot)?;
                     return self.check_fault();
@@ -231,9 +238,7 @@ impl Kernel<'_> {
                 Op::Grow(pool, units) => {
                     let pool = self.pool_member(world, pool, &frame);
                     let units = self.eval(world, units, &frame);
-                    self.sessions[slot as usize].pc = next;
-                    goes_on = self.grow(world, slot, pool, units, pc)?;
-                    next = self.sessions[slot as usize].pc;
+                    goes_on = self.grow(world, slot, pool, units)?;
                 }
                 Op::Load(pool, units) => {
                     let pool = self.pool_member(world, pool, &frame);
@@ -249,7 +254,8 @@ impl Kernel<'_> {
                     self.release(world, slot, pool)?;
                 }
                 Op::Run(run) => {
-                    goes_on = self.start_run(world, slot, run)?;
+                    self.start_run(world, slot, run)?;
+                    goes_on = false;
                 }
                 Op::Branch { test, chance, otherwise } => {
                     let test = self.eval(world, test, &frame);
@@ -286,7 +292,7 @@ impl Kernel<'_> {
         }
     }
 
-    fn run_simple<W: World>(&mut self, world: &mut W, slot: u32, block: &crate::code::Simple) {
+    fn run_simple<W: World>(&mut self, world: &mut W, slot: u32, block: &Simple) -> Result<()> {
         self.turn_draws.set(0);
         for (place, op) in block {
             self.simple_place = Some(*place);
@@ -301,8 +307,10 @@ impl Kernel<'_> {
                     self.observe(world, slot, *observe, value);
                 }
             }
+            self.check_fault()?;
         }
         self.simple_place = None;
+        Ok(())
     }
 
     fn observe<W: World>(&mut self, world: &mut W, slot: u32, observe: u32, value: f64) {
@@ -311,13 +319,14 @@ impl Kernel<'_> {
         world.act(Action::Observed { observe, session, turn, value });
     }
 
-    fn turn<W: World>(&mut self, world: &mut W, slot: u32) {
+    fn turn<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let turn_no = self.attribute(slot, BuiltIn::TurnNo as u32) + 1.0;
         self.set_attribute(slot, BuiltIn::TurnNo as u32, turn_no);
         let session = &mut self.sessions[slot as usize];
         session.turns += 1;
         session.last_token = f64::NAN;
         session.decodes = false;
+        session.token_again = false;
         let turn = session.turns;
         if let Some(trace_session) = session.trace_session {
             // Past the last turn the last values stay and `more` is 0.
@@ -333,21 +342,17 @@ impl Kernel<'_> {
         }
         world.act(Action::Turned);
         let code = self.code;
-        self.run_simple(world, slot, &code.turn);
+        self.run_simple(world, slot, &code.turn)
     }
 
-    fn choose<W: World>(
-        &mut self,
-        world: &mut W,
-        slot: u32,
-        attribute: u32,
-        count: f64,
-        keys: &[crate::expression::Expr],
-    ) -> Result<()> {
+    fn choose<W: World>(&mut self, world: &mut W, slot: u32, attribute: u32, count: f64, keys: &[Expr]) -> Result<()> {
         if !(0.0..=CANDIDATES_MAX).contains(&count) || count.fract() != 0.0 {
-            let message = format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
+            let message =
+                format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
             return Err(self.fault_at(message, slot));
         }
+        // A candidate is as good as a statement to the guard against endless instants.
+        self.sessions[slot as usize].statements += count as u32;
         let mut best = std::mem::take(&mut self.keys_best);
         let mut tried = std::mem::take(&mut self.keys_tried);
         let mut chosen = 0;
@@ -367,7 +372,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<bool> {
+    fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<()> {
         let frame = Frame::session(slot);
         let mut stages = std::mem::take(&mut self.run_stages);
         stages.clear();
@@ -387,20 +392,19 @@ impl Kernel<'_> {
             self.clamped += 1;
             work = 0.0;
         }
-        // Position first: whoever is preempted or woken goes on behind this statement.
+        let growing = match &run.growing {
+            Some(pool) if work > 0.0 => Some(self.growing_share(world, slot, pool)?),
+            _ => None,
+        };
+        // The session goes on behind this statement, whenever that is.
         self.sessions[slot as usize].pc += 1;
         if work == 0.0 {
-            self.run_stages = stages;
             self.ready(slot)?;
-            return Ok(false);
+        } else {
+            self.add_job(world, slot, &stages, run.mode, work, growing);
         }
-        let growing = match &run.growing {
-            Some(pool) => Some(self.growing_share(world, slot, pool)?),
-            None => None,
-        };
-        self.add_job(world, slot, &stages, run.mode, work, growing)?;
         self.run_stages = stages;
-        Ok(false)
+        Ok(())
     }
 
     fn growing_share<W: World>(&mut self, world: &mut W, slot: u32, pool: &PoolRef) -> Result<u32> {

@@ -5,13 +5,14 @@
 //! ([`crate::flow`]), on a step stage a resident ([`crate::step`]). The kernel says
 //! who is in service; how long that takes is the driver's for `fifo` and `delay`
 //! (`StartWork`), and for `ps` and flows, whose rates are the program's, the kernel
-//! tells a driver that models time when the next one is due ([`Kernel::finishes`]).
+//! tells a driver that models time when the next one is due ([`Action::NextFinish`]).
 
 use serq_ir::{Mode, PoolFigure, StageFigure};
 
 use crate::code::StageCodeKind;
-use crate::expression::{Frame, NOBODY, Variables};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY, Variables};
 use crate::kernel::Kernel;
+use crate::pool::ExactSum;
 use crate::session::Status;
 use crate::step::Engine;
 use crate::world::{Action, Purpose, Result, World};
@@ -92,12 +93,15 @@ fn average(mean: &mut f64, value: f64) {
 }
 
 impl Estimates {
-    fn started(&mut self, now: f64, wait: f64) {
+    /// A job that joined, was started and ends at these times. All three means are taken at
+    /// its end; the gap is to the start of the job that ended before it.
+    fn ended(&mut self, joined: f64, started: f64, now: f64) {
         if !self.last_start.is_nan() {
-            average(&mut self.gap, now - self.last_start);
+            average(&mut self.gap, started - self.last_start);
         }
-        self.last_start = now;
-        average(&mut self.wait, wait);
+        self.last_start = started;
+        average(&mut self.wait, started - joined);
+        average(&mut self.service, now - started);
     }
 
     fn lambda(&self) -> f64 {
@@ -119,7 +123,7 @@ impl Kernel<'_> {
         mode: Option<Mode>,
         work: f64,
         growing: Option<u32>,
-    ) -> Result<()> {
+    ) {
         let job = self.new_job(session, stages, mode, work, growing);
         if session != NOBODY {
             self.sessions[session as usize].status = Status::Serving(job);
@@ -145,7 +149,6 @@ impl Kernel<'_> {
         for &stage in stages {
             self.touch_stage(stage);
         }
-        Ok(())
     }
 
     /// The job that writes an evicted piece to the pool it spills to.
@@ -157,7 +160,8 @@ impl Kernel<'_> {
         if work == 0.0 {
             return Ok(());
         }
-        self.add_job(world, NOBODY, &[stage], None, work, None)
+        self.add_job(world, NOBODY, &[stage], None, work, None);
+        Ok(())
     }
 
     fn new_job(&mut self, session: u32, stages: &[u32], mode: Option<Mode>, work: f64, growing: Option<u32>) -> u32 {
@@ -210,16 +214,7 @@ impl Kernel<'_> {
         let state = &mut self.stages[stage as usize];
         self.jobs[job as usize].place = state.serving.len() as u32;
         state.serving.push(job);
-        self.started(stage, job);
-    }
-
-    pub(crate) fn started(&mut self, stage: u32, job: u32) {
-        let now = self.now;
-        let job = &mut self.jobs[job as usize];
-        job.started = now;
-        if self.code.estimates {
-            self.stages[stage as usize].estimates.started(now, now - job.joined);
-        }
+        self.jobs[job as usize].started = self.now;
     }
 
     fn start_waiting<W: World>(&mut self, world: &mut W, stage: u32) {
@@ -264,7 +259,7 @@ impl Kernel<'_> {
         let Job { joined, started, .. } = self.jobs[job as usize];
         let (wait, service) = (started - joined, self.now - started);
         if self.code.estimates {
-            average(&mut self.stages[stage as usize].estimates.service, service);
+            self.stages[stage as usize].estimates.ended(joined, started, self.now);
         }
         self.touch_stage(stage);
         world.act(Action::JobEnded { stage, wait, service });
@@ -315,7 +310,9 @@ impl Kernel<'_> {
     /// Deducts what a `ps` stage served since its rate was last set.
     fn advance(&mut self, stage: u32) {
         let state = &mut self.stages[stage as usize];
-        let served = state.rate * (self.now - state.since);
+        let elapsed = self.now - state.since;
+        // Nothing is served in no time, at an endless rate either.
+        let served = if elapsed > 0.0 { state.rate * elapsed } else { 0.0 };
         state.since = self.now;
         if served != 0.0 {
             for &job in &state.serving {
@@ -336,10 +333,9 @@ impl Kernel<'_> {
             world.act(Action::NextFinish { stage: Some(stage), next: None });
             return Ok(());
         }
-        let mut variables: Variables = [0.0; 18];
+        let mut variables: Variables = *NO_VARIABLES;
         variables[serq_ir::Context::Present as usize] = present;
-        let member = code.stages[stage as usize].member;
-        let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, member, &variables));
+        let total = self.eval(world, rate, &Frame::machine(Purpose::Stage, stage, &variables));
         self.check_fault()?;
         // A rate below 0 or NaN serves nobody.
         let each = if total > 0.0 { total / present } else { 0.0 };
@@ -403,21 +399,26 @@ impl Kernel<'_> {
     fn unfinished(&self, stage: u32) -> f64 {
         let state = &self.stages[stage as usize];
         let job = |id: &u32| &self.jobs[*id as usize];
-        let served = match &self.code.stages[stage as usize].kind {
-            StageCodeKind::Step(_) => return state.engine.residents.iter().map(|id| job(id).remaining).sum(),
-            StageCodeKind::Fifo { .. } | StageCodeKind::Delay => state.serving.iter().map(|id| {
-                let job = job(id);
-                (job.remaining - (self.now - job.started)).max(0.0)
-            }).sum::<f64>(),
+        // Exact, so that the order of the jobs in service, which is none, does not show.
+        let mut sum = ExactSum::default();
+        match &self.code.stages[stage as usize].kind {
+            StageCodeKind::Step(_) => state.engine.residents.iter().for_each(|id| sum.add(job(id).remaining)),
+            StageCodeKind::Fifo { .. } | StageCodeKind::Delay => {
+                let left = |job: &Job| (job.remaining - (self.now - job.started)).max(0.0);
+                state.serving.iter().for_each(|id| sum.add(left(job(id))));
+            }
             StageCodeKind::Ps { .. } => {
-                let done = state.rate * (self.now - state.since);
-                state.serving.iter().map(|id| (job(id).remaining - done).max(0.0)).sum()
+                let elapsed = self.now - state.since;
+                let done = if elapsed > 0.0 { state.rate * elapsed } else { 0.0 };
+                state.serving.iter().for_each(|id| sum.add((job(id).remaining - done).max(0.0)));
             }
             StageCodeKind::Shared { .. } => {
                 let elapsed = self.now - self.flows_since;
-                state.serving.iter().map(|id| (job(id).remaining - job(id).rate * elapsed).max(0.0)).sum()
+                let left = |job: &Job| (job.remaining - job.rate * elapsed).max(0.0);
+                state.serving.iter().for_each(|id| sum.add(left(job(id))));
             }
-        };
-        served + state.waiting.iter().map(|id| job(id).remaining).sum::<f64>()
+        }
+        state.waiting.iter().for_each(|id| sum.add(job(id).remaining));
+        sum.value()
     }
 }

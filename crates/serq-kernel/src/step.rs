@@ -17,15 +17,16 @@
 //! # Invariants
 //!
 //! - Residents stand in the order of their sessions' admission numbers, then of joining.
-//! - Σ planned tokens ≤ budget (but for `exclusive prefill`, which replaces its decodes).
+//! - Σ planned tokens ≤ budget.
 //! - The first head that does not fit ends an iteration's admissions.
 
 use serq_ir::{Context, Mode};
 
 use crate::code::{StageCodeKind, StepCode};
-use crate::expression::{Expr, Frame, Variables};
+use crate::expression::{Expr, Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, TOLERANCE};
+use crate::preemption::Room;
 use crate::session::compare;
 use crate::stage::DONE;
 use crate::world::{Action, Purpose, Result, World};
@@ -78,11 +79,12 @@ impl Kernel<'_> {
     pub(crate) fn engine_has_work(&mut self, stage: u32) {
         if !self.stages[stage as usize].engine.running {
             self.idle_engines.insert(stage);
+            self.engine_roused = true;
         }
     }
 
     pub(crate) fn add_resident(&mut self, stage: u32, job: u32) {
-        self.started(stage, job);
+        self.jobs[job as usize].started = self.now;
         if self.jobs[job as usize].mode == Some(Mode::Decode) {
             let slot = self.jobs[job as usize].session;
             self.sessions[slot as usize].decodes = true;
@@ -139,7 +141,7 @@ impl Kernel<'_> {
     }
 
     fn budget_variables(&self, stage: u32, reads: bool) -> Variables {
-        let mut variables = [0.0; 18];
+        let mut variables = *NO_VARIABLES;
         let residents = &self.stages[stage as usize].engine.residents;
         variables[Context::Residents as usize] = residents.len() as f64;
         if reads {
@@ -155,7 +157,7 @@ impl Kernel<'_> {
             return (*budget, *chunk);
         }
         let variables = self.budget_variables(stage, step.budget_reads);
-        let frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, &variables);
+        let frame = Frame::machine(Purpose::Stage, stage, &variables);
         (self.eval(world, &step.budget, &frame), self.eval(world, &step.chunk, &frame))
     }
 
@@ -198,9 +200,11 @@ impl Kernel<'_> {
     /// A fault of a header, `budget`, `cost`, a rate or an admitted body.
     pub fn start_due<W: World>(&mut self, world: &mut W, plan: bool) -> Result<()> {
         let mut plan = plan;
+        let mut any_started = false;
         loop {
             let mut started = false;
             let mut from = 0;
+            self.engine_roused = false;
             loop {
                 let changed = self.rates_changed.next_from(from);
                 let idle = if plan { self.idle_engines.next_from(from) } else { None };
@@ -212,7 +216,10 @@ impl Kernel<'_> {
                     started |= self.plan_step(world, stage)?;
                 }
             }
-            if !self.ready_list.is_empty() {
+            // Who was made ready while planning (the replacement of a victim that can't come
+            // back) runs at the next settle; an iteration that started brings one.
+            any_started |= started;
+            if !any_started && !self.ready_list.is_empty() {
                 self.settle(world)?;
             }
             if self.flows_changed {
@@ -220,9 +227,11 @@ impl Kernel<'_> {
                 self.share_out();
                 world.act(Action::NextFinish { stage: None, next: self.next_flow() });
             }
-            plan = started;
-            if !started && self.rates_changed.next_from(0).is_none() {
-                return self.after_fact();
+            // An engine passed over, or found idle, may have got somebody to serve since.
+            plan &= started || self.engine_roused;
+            if !plan && self.rates_changed.next_from(0).is_none() {
+                self.after_fact();
+                return Ok(());
             }
         }
     }
@@ -304,7 +313,7 @@ impl Kernel<'_> {
     }
 
     fn serve_frame<'a>(&self, stage: u32, job: u32, variables: &'a Variables) -> Frame<'a> {
-        let mut frame = Frame::machine(Purpose::Stage, stage, self.code.stages[stage as usize].member, variables);
+        let mut frame = Frame::machine(Purpose::Stage, stage, variables);
         frame.session = self.jobs[job as usize].session;
         frame
     }
@@ -339,46 +348,21 @@ impl Kernel<'_> {
                 return Ok(());
             }
         }
-        let Self { jobs, sessions, .. } = self;
-        let state = &jobs[job as usize];
+        let state = &self.jobs[job as usize];
         let mut want = state.remaining.min(planning.left);
         match state.mode {
             Some(Mode::Decode) => want = want.min(1.0),
             _ if chunk > 0.0 => want = want.min(chunk),
             _ => {}
         }
-        let slot = state.session;
-        if let Some(share) = state.growing {
-            let held = sessions[slot as usize].shares[share as usize];
-            let short = want - held.slack;
-            if short > TOLERANCE {
-                if want.is_infinite() {
-                    return Err(self.fault_at("a growing run of infinite work meets no budget".into(), slot));
-                }
-                let amount = self.pools[held.pool as usize].quanta(short);
-                let preemptions = self.preemptions_total;
-                let fits = self.make_room(world, slot, held.pool, amount)?;
-                if self.preemptions_total != preemptions
-                    && let Some(planning) = &mut self.planning
-                {
-                    planning.preempted = true;
-                }
-                if !fits {
-                    let gone = !self.jobs[job as usize].alive;
-                    if gone {
-                        if let Some(planning) = &mut self.planning {
-                            planning.stop = true;
-                        }
-                    } else {
-                        self.jobs[job as usize].stalled = true;
-                        let grower = Grower { session: slot, amount, job: Some(job), share };
-                        self.pools[held.pool as usize].growers.push(grower);
-                        self.queue_changed(held.pool);
-                    }
-                    return Ok(());
-                }
-                self.extend(world, slot, share, amount)?;
-            }
+        let (slot, growing) = (state.session, state.growing);
+        if want.is_infinite() {
+            return Err(self.fault_at("a run of infinite work meets no budget".into(), slot));
+        }
+        if let Some(share) = growing
+            && !self.grow_for(world, job, slot, share, want)?
+        {
+            return Ok(());
         }
         self.jobs[job as usize].planned = want;
         self.stages[stage as usize].engine.plan.push(job);
@@ -386,6 +370,33 @@ impl Kernel<'_> {
             planning.left -= want;
         }
         Ok(())
+    }
+
+    /// Takes the blocks a resident's next tokens need. Answers whether it has them.
+    fn grow_for<W: World>(&mut self, world: &mut W, job: u32, slot: u32, share: u32, tokens: f64) -> Result<bool> {
+        let held = self.sessions[slot as usize].shares[share as usize];
+        let short = tokens - held.slack;
+        if short <= TOLERANCE {
+            return Ok(true);
+        }
+        let amount = self.pools[held.pool as usize].quanta(short);
+        let preemptions = self.preemptions_total;
+        let room = self.make_room(world, slot, held.pool, amount)?;
+        if let Some(planning) = &mut self.planning {
+            planning.preempted |= self.preemptions_total != preemptions;
+            planning.stop |= room == Room::GrowerGone;
+        }
+        match room {
+            Room::There => self.extend(world, slot, share, amount)?,
+            Room::GrowerGone => {}
+            Room::Awaited => {
+                self.jobs[job as usize].stalled = true;
+                let grower = Grower { session: slot, amount, job: Some(job), share };
+                self.pools[held.pool as usize].growers.push(grower);
+                self.queue_changed(held.pool);
+            }
+        }
+        Ok(room == Room::There)
     }
 
     /// Admits from the queues this stage serves while there is budget.
@@ -398,11 +409,6 @@ impl Kernel<'_> {
         chunk: f64,
         exclusive: Exclusive,
     ) -> Result<()> {
-        if exclusive == Exclusive::Tentative
-            && let Some(planning) = &mut self.planning
-        {
-            planning.left = budget;
-        }
         'again: loop {
             for &pool in &step.via {
                 if self.planning.is_none_or(|p| p.left <= 0.0 || p.preempted) {
@@ -411,16 +417,29 @@ impl Kernel<'_> {
                 if self.pools[pool as usize].waiting() == 0 {
                     continue;
                 }
-                if !self.try_head(world, pool)? {
+                let left = self.planning.map_or(0.0, |p| p.left);
+                if exclusive == Exclusive::Tentative {
+                    // A header reads what a prefill would have, alone.
+                    self.set_left(budget);
+                }
+                let admitted = self.try_head(world, pool)?;
+                self.set_left(left);
+                if !admitted {
                     return Ok(());
                 }
                 self.run_ready(world)?;
-                if self.serve_joined(world, stage, step, chunk, exclusive)? {
+                if self.serve_joined(world, stage, step, budget, chunk, exclusive)? {
                     return Ok(());
                 }
                 continue 'again;
             }
             return Ok(());
+        }
+    }
+
+    fn set_left(&mut self, left: f64) {
+        if let Some(planning) = &mut self.planning {
+            planning.left = left;
         }
     }
 
@@ -430,6 +449,7 @@ impl Kernel<'_> {
         world: &mut W,
         stage: u32,
         step: &StepCode,
+        budget: f64,
         chunk: f64,
         exclusive: Exclusive,
     ) -> Result<bool> {
@@ -443,6 +463,7 @@ impl Kernel<'_> {
                 }
                 // The prefill replaces the decodes, which keep the blocks they grew by.
                 self.clear_plan(stage);
+                self.set_left(budget);
                 over = true;
             }
             if !over || prefill {
@@ -488,15 +509,14 @@ impl Kernel<'_> {
         engine.prefilled = prefilled;
         engine.decoders = decoders;
         let cost = if W::MODELS_TIME {
-            let mut variables = [0.0; 18];
+            let mut variables = *NO_VARIABLES;
             let engine = &self.stages[stage as usize].engine;
             self.count_residents(&engine.plan, step.memory, step.cost_reads_kv, &mut variables);
             variables[Context::Residents as usize] = engine.residents.len() as f64;
             variables[Context::Tokens as usize] = tokens;
             variables[Context::Prefilled as usize] = prefilled;
             variables[Context::Attention as usize] = attention;
-            let member = self.code.stages[stage as usize].member;
-            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, member, &variables));
+            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
             self.check_fault()?;
             let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
             if !lasts {
@@ -562,14 +582,16 @@ impl Kernel<'_> {
     }
 
     /// A session's token. The end of a prefill run is one; before the turn's first decode
-    /// run it only begins the count.
+    /// run it only begins the count, unless a preemption made it late.
     fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
-        if !session.last_token.is_nan() && session.decodes {
+        let again = std::mem::take(&mut session.token_again) && session.token_stage == stage;
+        if !session.last_token.is_nan() && (session.decodes || again) {
             world.act(Action::Token { stage, gap: now - session.last_token });
         }
         session.last_token = now;
+        session.token_stage = stage;
     }
 }
 

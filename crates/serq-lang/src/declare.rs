@@ -74,7 +74,7 @@ impl<'a> Linker<'a> {
 
     pub(crate) fn check_let_name(&mut self, declared: &'a ast::Let) {
         let word = declared.name.text.as_str();
-        if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) || word == "self" {
+        if moment::context(word).is_some() || ir::BuiltIn::NAMES.contains(&word) || ["self", "inf"].contains(&word) {
             self.error("reserved-name", declared.name.span, format!("`{word}` is a name the language supplies"))
                 .help("give the constant another name")
                 .done(self);

@@ -40,11 +40,7 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// An error at a place.
-    pub fn error(
-        code: &'static str,
-        span: impl Into<Option<Span>>,
-        message: impl Into<String>,
-    ) -> Self {
+    pub fn error(code: &'static str, span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
             code,
@@ -57,15 +53,8 @@ impl Diagnostic {
     }
 
     /// A warning at a place.
-    pub fn warning(
-        code: &'static str,
-        span: impl Into<Option<Span>>,
-        message: impl Into<String>,
-    ) -> Self {
-        Self {
-            severity: Severity::Warning,
-            ..Self::error(code, span, message)
-        }
+    pub fn warning(code: &'static str, span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(code, span, message) }
     }
 
     /// With words at the caret.
@@ -117,10 +106,7 @@ fn short(sources: &SourceMap, diagnostic: &Diagnostic) -> String {
         Severity::Warning => "warning",
     };
     let file = diagnostic.span.map_or(0, |span| span.file);
-    let path = sources
-        .sources
-        .get(file as usize)
-        .map_or("", |source| &source.path);
+    let path = sources.sources.get(file as usize).map_or("", |source| &source.path);
     let place = match diagnostic.span {
         Some(span) => {
             let (line, column) = sources.line_column(span);
@@ -128,10 +114,7 @@ fn short(sources: &SourceMap, diagnostic: &Diagnostic) -> String {
         }
         None => path.to_owned(),
     };
-    format!(
-        "{place}: {severity}[{}]: {}",
-        diagnostic.code, diagnostic.message
-    )
+    format!("{place}: {severity}[{}]: {}", diagnostic.code, diagnostic.message)
 }
 
 fn picture(sources: &SourceMap, diagnostic: &Diagnostic, renderer: &Renderer) -> String {
@@ -139,18 +122,14 @@ fn picture(sources: &SourceMap, diagnostic: &Diagnostic, renderer: &Renderer) ->
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let title = level
-        .primary_title(diagnostic.message.as_str())
-        .id(diagnostic.code);
+    let title = level.primary_title(diagnostic.message.as_str()).id(diagnostic.code);
     let mut group = Group::with_title(title);
     for view in views(sources, diagnostic) {
         group = view.draw(sources, group);
     }
     let mut report = vec![group];
     for help in &diagnostic.help {
-        report.push(Group::with_title(
-            Level::HELP.secondary_title(help.as_str()),
-        ));
+        report.push(Group::with_title(Level::HELP.secondary_title(help.as_str())));
     }
     renderer.render(&report)
 }
@@ -184,13 +163,8 @@ const PIECE_BYTES_MAX: usize = 16 << 10;
 const AROUND_BYTES: usize = 200;
 
 fn views<'a>(sources: &'a SourceMap, diagnostic: &'a Diagnostic) -> Vec<View<'a>> {
-    let primary = diagnostic
-        .span
-        .map(|span| (span, diagnostic.label.as_str(), true));
-    let notes = diagnostic
-        .notes
-        .iter()
-        .map(|(span, text)| (*span, text.as_str(), false));
+    let primary = diagnostic.span.map(|span| (span, diagnostic.label.as_str(), true));
+    let notes = diagnostic.notes.iter().map(|(span, text)| (*span, text.as_str(), false));
     let mut views: Vec<(u32, Range<usize>, View)> = Vec::new();
     for (span, label, primary) in primary.into_iter().chain(notes) {
         let Some(source) = sources.sources.get(span.file as usize) else {
@@ -199,16 +173,10 @@ fn views<'a>(sources: &'a SourceMap, diagnostic: &'a Diagnostic) -> Vec<View<'a>
         let text = source.text.as_str();
         let mut range = clip(text, span);
         if range.len() > PIECE_BYTES_MAX {
-            range.end = text[range.clone()]
-                .find('\n')
-                .map_or(range.end, |at| range.start + at);
+            range.end = text[range.clone()].find('\n').map_or(range.end, |at| range.start + at);
         }
         let shown = lines_around(text, &range);
-        let mark = Mark {
-            range,
-            label,
-            primary,
-        };
+        let mark = Mark { range, label, primary };
         let near = views.iter_mut().find(|(file, other, _)| {
             let joined = other.start.min(shown.start)..other.end.max(shown.end);
             *file == span.file && joined.len() <= PIECE_BYTES_MAX
@@ -219,14 +187,7 @@ fn views<'a>(sources: &'a SourceMap, diagnostic: &'a Diagnostic) -> Vec<View<'a>
                 view.marks.push(mark);
             }
             None => {
-                let view = View {
-                    place: span,
-                    text: "",
-                    start: 0,
-                    line: 1,
-                    cut: false,
-                    marks: vec![mark],
-                };
+                let view = View { place: span, text: "", start: 0, line: 1, cut: false, marks: vec![mark] };
                 views.push((span.file, shown, view));
             }
         }
@@ -236,10 +197,7 @@ fn views<'a>(sources: &'a SourceMap, diagnostic: &'a Diagnostic) -> Vec<View<'a>
         view.text = &text[shown.clone()];
         view.start = shown.start;
         view.cut = shown.start > 0 && text.as_bytes()[shown.start - 1] != b'\n';
-        view.line += text.as_bytes()[..shown.start]
-            .iter()
-            .filter(|&&byte| byte == b'\n')
-            .count();
+        view.line += text.as_bytes()[..shown.start].iter().filter(|&&byte| byte == b'\n').count();
     }
     views.into_iter().map(|(_, _, view)| view).collect()
 }
@@ -262,21 +220,13 @@ fn floor_boundary(text: &str, at: usize) -> usize {
 /// The lines a range lies in, or of a very long line what is near the range.
 fn lines_around(text: &str, range: &Range<usize>) -> Range<usize> {
     let bytes = text.as_bytes();
-    let start = bytes[..range.start]
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |at| at + 1);
-    let end = bytes[range.end..]
-        .iter()
-        .position(|&byte| byte == b'\n')
-        .map_or(text.len(), |at| range.end + at);
+    let start = bytes[..range.start].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let end = bytes[range.end..].iter().position(|&byte| byte == b'\n').map_or(text.len(), |at| range.end + at);
     if end - start <= PIECE_BYTES_MAX {
         return start..end;
     }
     let from = floor_boundary(text, range.start.saturating_sub(AROUND_BYTES)).max(start);
-    from..floor_boundary(text, range.end + AROUND_BYTES)
-        .min(end)
-        .max(range.end)
+    from..floor_boundary(text, range.end + AROUND_BYTES).min(end).max(range.end)
 }
 
 impl<'a> View<'a> {
@@ -286,24 +236,15 @@ impl<'a> View<'a> {
         let path = sources.sources[self.place.file as usize].path.as_str();
         let marks = self.marks.iter().map(|mark| {
             let range = mark.range.start - self.start..mark.range.end - self.start;
-            let kind = if mark.primary {
-                AnnotationKind::Primary
-            } else {
-                AnnotationKind::Context
-            };
-            kind.span(range)
-                .label((!mark.label.is_empty()).then_some(mark.label))
+            let kind = if mark.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
+            kind.span(range).label((!mark.label.is_empty()).then_some(mark.label))
         });
-        let snippet = Snippet::source(self.text)
-            .line_start(self.line)
-            .annotations(marks);
+        let snippet = Snippet::source(self.text).line_start(self.line).annotations(marks);
         if !self.cut {
             return group.element(snippet.path(path));
         }
         let (line, column) = sources.line_column(self.place);
-        let origin = Origin::path(path)
-            .line(line as usize)
-            .char_column(column as usize);
+        let origin = Origin::path(path).line(line as usize).char_column(column as usize);
         group.element(origin).element(snippet)
     }
 }

@@ -137,7 +137,9 @@ mod tests {
                     let text = std::fs::read_to_string(&path).unwrap();
                     for start in ["error(", "Diagnostic::warning(", "finding("] {
                         for piece in text.split(start).skip(1) {
-                            let Some(rest) = piece.trim_start().trim_start_matches("certain,").trim_start().strip_prefix('"') else {
+                            let Some(rest) =
+                                piece.trim_start().trim_start_matches("certain,").trim_start().strip_prefix('"')
+                            else {
                                 continue;
                             };
                             let code = rest.split('"').next().unwrap();

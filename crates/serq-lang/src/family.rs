@@ -184,11 +184,19 @@ impl<'a> Linker<'a> {
         scope: ScopeId,
     ) -> Result<ir::Spill> {
         let own = self.names.pools[pool].size.unwrap_or(1);
-        let to = self.spill_pool(pool, own, target, scope);
+        let to = self.spill_pool(own, target, scope);
         let on = self.spill_stage(own, stage, scope);
         let (work, when) = (self.expr(work, scope, Clause::Spill), self.expr(when, scope, Clause::Spill));
         let (to, on) = (to?, on?);
-        if to.pool as usize == pool && to.member.is_none() {
+        for (member, span) in [(&to.member, target.span), (&on.member, stage.span)] {
+            if member.as_ref().is_some_and(|m| !matches!(**m, ir::Expr::Number(_))) {
+                return Err(self
+                    .error("not-constant", span, "the index of a spill is not a constant")
+                    .help("name one member by a number, or give both families one size")
+                    .done(self));
+            }
+        }
+        if to.pool as usize == pool {
             return Err(self.error("pairing", target.span, "a pool can't spill into itself").done(self));
         }
         if self.names.stages.get(on.stage as usize).is_some_and(crate::resolve::Stage::is_step) {
@@ -200,7 +208,7 @@ impl<'a> Linker<'a> {
         Ok(ir::Spill { pool: to, stage: on, work: work?, when: when? })
     }
 
-    fn spill_pool(&mut self, _pool: usize, own: u32, r: &'a ast::Ref, scope: ScopeId) -> Result<ir::PoolRef> {
+    fn spill_pool(&mut self, own: u32, r: &'a ast::Ref, scope: ScopeId) -> Result<ir::PoolRef> {
         let word = r.name.text.as_str();
         let known = match (self.scopes.room_of(scope), &r.field) {
             (Room::Options { queue }, None) => {

@@ -60,12 +60,7 @@ struct Piece<'a> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    Token {
-        kind: TokenKind,
-        unit: bool,
-        hugging: bool,
-        prefix: bool,
-    },
+    Token { kind: TokenKind, unit: bool, hugging: bool, prefix: bool },
     LineComment,
     BlockComment,
 }
@@ -131,16 +126,8 @@ fn pieces<'a>(text: &'a str, lexed: &Lexed, layout: &Layout) -> Vec<Piece<'a>> {
         }
     }
     for comment in &lexed.comments {
-        let kind = if comment.block {
-            Kind::BlockComment
-        } else {
-            Kind::LineComment
-        };
-        marks.push((
-            comment.span.start as usize,
-            comment.span.end as usize,
-            Some(kind),
-        ));
+        let kind = if comment.block { Kind::BlockComment } else { Kind::LineComment };
+        marks.push((comment.span.start as usize, comment.span.end as usize, Some(kind)));
     }
     marks.sort_by_key(|(start, _, _)| *start);
 
@@ -165,34 +152,21 @@ fn pieces<'a>(text: &'a str, lexed: &Lexed, layout: &Layout) -> Vec<Piece<'a>> {
         before = end;
         newlines_left_out = 0;
         match kind {
-            Some(kind) => pieces.push(Piece {
-                text: &text[start..end],
-                kind,
-                newlines,
-                column,
-                before: None,
-                after: None,
-            }),
+            Some(kind) => {
+                pieces.push(Piece { text: &text[start..end], kind, newlines, column, before: None, after: None })
+            }
             None => newlines_left_out = newlines,
         }
     }
     let mut last = None;
     for (index, piece) in pieces.iter_mut().enumerate() {
         piece.before = last;
-        last = if piece.is_comment() {
-            last
-        } else {
-            Some(index)
-        };
+        last = if piece.is_comment() { last } else { Some(index) };
     }
     let mut next = None;
     for (index, piece) in pieces.iter_mut().enumerate().rev() {
         piece.after = next;
-        next = if piece.is_comment() {
-            next
-        } else {
-            Some(index)
-        };
+        next = if piece.is_comment() { next } else { Some(index) };
     }
     pieces
 }
@@ -290,11 +264,7 @@ impl<'a> Formatter<'a> {
                 let after = &self.pieces[after];
                 after.is_unit() || after.is(TokenKind::BraceClose)
             });
-            let indent = if between {
-                2 * self.level
-            } else {
-                self.continued(at)
-            };
+            let indent = if between { 2 * self.level } else { self.continued(at) };
             self.new_line(indent, between && self.blank_before(at));
             self.line.code = text;
         } else if piece.kind == Kind::LineComment {
@@ -328,20 +298,13 @@ impl<'a> Formatter<'a> {
             self.new_line(indent, false);
         } else if at > 0 && self.space_before(at) {
             if self.breaks_before(at) {
-                let chance = Chance {
-                    piece: at,
-                    line: self.line.clone(),
-                    state: self.state.clone(),
-                };
+                let chance = Chance { piece: at, line: self.line.clone(), state: self.state.clone() };
                 self.chances.push(chance);
             }
             self.line.code.push(' ');
         }
         if starts {
-            self.state = State {
-                indent: 2 * self.level,
-                ..State::default()
-            };
+            self.state = State { indent: 2 * self.level, ..State::default() };
         }
         let column = self.line.end();
         let piece = &self.pieces[at];
@@ -418,10 +381,7 @@ impl<'a> Formatter<'a> {
     /// as possible.
     fn go_back(&mut self) -> Option<usize> {
         let loosest = self.chances.iter().map(|one| self.tightness(one)).min()?;
-        let last = self
-            .chances
-            .iter()
-            .rposition(|one| self.tightness(one) == loosest)?;
+        let last = self.chances.iter().rposition(|one| self.tightness(one) == loosest)?;
         let chance = self.chances.swap_remove(last);
         self.chances.clear();
         self.forced.insert(chance.piece);
@@ -432,9 +392,7 @@ impl<'a> Formatter<'a> {
 
     /// The end of a line with a `{` that nothing stands in.
     fn after_empty_brace(&self, at: usize) -> bool {
-        at > 0
-            && self.pieces[at].is(TokenKind::BraceClose)
-            && self.pieces[at - 1].is(TokenKind::BraceOpen)
+        at > 0 && self.pieces[at].is(TokenKind::BraceClose) && self.pieces[at - 1].is(TokenKind::BraceOpen)
     }
 
     /// A line the author broke inside of a statement stays broken, except before what
@@ -484,11 +442,7 @@ impl<'a> Formatter<'a> {
             (None, None, Some(second)) => second,
             (None, None, None) => state.indent + 4,
         };
-        if column > CONTINUED_MAX {
-            state.indent + 4
-        } else {
-            column
-        }
+        if column > CONTINUED_MAX { state.indent + 4 } else { column }
     }
 
     /// True when the block opened here was on one line, and still fits on one.
@@ -530,10 +484,7 @@ impl<'a> Formatter<'a> {
         let Kind::Token { kind, hugging, .. } = piece.kind else {
             return true;
         };
-        let Kind::Token {
-            kind: last, prefix, ..
-        } = before.kind
-        else {
+        let Kind::Token { kind: last, prefix, .. } = before.kind else {
             return true;
         };
         match kind {
@@ -546,11 +497,7 @@ impl<'a> Formatter<'a> {
 
     fn new_line(&mut self, indent: usize, blank_before: bool) {
         self.end_line();
-        self.line = Line {
-            indent,
-            blank_before,
-            ..Line::default()
-        };
+        self.line = Line { indent, blank_before, ..Line::default() };
     }
 
     fn end_line(&mut self) {
@@ -571,11 +518,7 @@ fn print(lines: &[Line]) -> String {
         let shares = |line: &Line| line.comment.as_ref().map(|(_, column)| *column);
         let column = shares(&lines[first]);
         let mut last = first + 1;
-        while column.is_some()
-            && last < lines.len()
-            && !lines[last].blank_before
-            && shares(&lines[last]) == column
-        {
+        while column.is_some() && last < lines.len() && !lines[last].blank_before && shares(&lines[last]) == column {
             last += 1;
         }
         let widest = lines[first..last].iter().map(Line::end).max().unwrap_or(0);

@@ -7,6 +7,7 @@ use serq_ir as ir;
 
 use crate::ast;
 use crate::definition::NAMES_MAX;
+use crate::expression::number;
 use crate::link::{Linker, Part};
 use crate::moment::Clause;
 use crate::reference::{Doing, UNKNOWN};
@@ -39,24 +40,26 @@ impl<'a> Linker<'a> {
         });
         if hold.reuse.is_some() && hold.cache.is_none() {
             let at = hold.reuse.as_ref().map_or(span, |e| e.span);
-            return Err(self
-                .error("reuse-without-cache", at, "`reuse` in a hold without `cache`")
+            self.error("reuse-without-cache", at, "`reuse` in a hold without `cache`")
                 .label("such a hold consumes no cached prefix")
                 .help("write `cache (0)` behind the body to consume and keep nothing, or `cache (n)` to keep n")
-                .done(self));
+                .done(self);
         }
         if bad {
             return Err(Reported);
         }
+        // A refused amount is an amount all the same to what looks at the whole session.
+        let amount = |linked: Result<ir::Expr>| linked.unwrap_or_else(|Reported| number(0.0));
+        let optional = |linked: Result<Option<ir::Expr>>| linked.unwrap_or_else(|Reported| Some(number(0.0)));
         let mut linked = Vec::with_capacity(grabs.len());
         for (pool, units, reserve) in grabs {
-            linked.push(ir::Grab { pool: pool?, units: units?, reserve: reserve? });
+            linked.push(ir::Grab { pool: pool?, units: amount(units), reserve: optional(reserve) });
         }
         self.no_pool_twice(hold, &linked)?;
         let lease = match lease {
             None => None,
             Some((pool, time)) => {
-                let (pool, time) = (pool?, time?);
+                let (pool, time) = (pool?, amount(time));
                 let Some(grab) = linked.iter().position(|g| g.pool == pool) else {
                     let (written, _) = hold.lease.as_ref().expect("it was linked");
                     let held: Vec<String> = hold.grabs.iter().map(|g| written_as(&g.pool)).collect();
@@ -73,7 +76,8 @@ impl<'a> Linker<'a> {
                 Some(ir::Lease { grab: grab as u32, time })
             }
         };
-        let kind = ir::StmtKind::Hold(Box::new(ir::Hold { grabs: linked, reuse: reuse?, body, cache: cache?, lease }));
+        let (reuse, cache) = (optional(reuse), optional(cache));
+        let kind = ir::StmtKind::Hold(Box::new(ir::Hold { grabs: linked, reuse, body, cache, lease }));
         let at = self.push(out, span, kind);
         for (k, grab) in hold.grabs.iter().enumerate() {
             self.places.remember(at, Part::Reference(k), grab.pool.span);

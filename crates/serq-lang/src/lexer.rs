@@ -136,17 +136,9 @@ pub struct Lexed {
 
 /// Reads a text.
 pub fn lex(file: u32, text: &str) -> Lexed {
-    let mut lexer = Lexer {
-        file,
-        text,
-        at: 0,
-        out: Lexed::default(),
-    };
+    let mut lexer = Lexer { file, text, at: 0, out: Lexed::default() };
     if text.len() > FILE_BYTES_MAX {
-        let message = format!(
-            "the text has {} bytes; the most that is read is {FILE_BYTES_MAX}",
-            text.len()
-        );
+        let message = format!("the text has {} bytes; the most that is read is {FILE_BYTES_MAX}", text.len());
         lexer.report(
             Diagnostic::error("file-too-large", lexer.span(0, 0), message)
                 .help("a program is a few hundred lines; is this the file you meant?"),
@@ -181,12 +173,8 @@ impl Lexer<'_> {
         if self.text.starts_with('\u{feff}') {
             self.at = '\u{feff}'.len_utf8();
             self.report(
-                Diagnostic::error(
-                    "byte-order-mark",
-                    self.span(0, self.at),
-                    "the text begins with a byte-order mark",
-                )
-                .help("save the file as UTF-8 without a byte-order mark"),
+                Diagnostic::error("byte-order-mark", self.span(0, self.at), "the text begins with a byte-order mark")
+                    .help("save the file as UTF-8 without a byte-order mark"),
             );
         }
         while let Some(c) = self.peek() {
@@ -229,11 +217,7 @@ impl Lexer<'_> {
 
     fn span(&self, start: usize, end: usize) -> Span {
         // Texts of more than 4 GiB never come here, see FILE_BYTES_MAX.
-        Span {
-            file: self.file,
-            start: start as u32,
-            end: end as u32,
-        }
+        Span { file: self.file, start: start as u32, end: end as u32 }
     }
 
     fn push(&mut self, kind: TokenKind, start: usize, end: usize) {
@@ -265,12 +249,8 @@ impl Lexer<'_> {
             None => {
                 self.at = self.text.len();
                 self.report(
-                    Diagnostic::error(
-                        "unclosed-comment",
-                        self.span(start, start + 2),
-                        "this comment is never closed",
-                    )
-                    .help("close it with `*/`, or write `//` for a comment to the end of the line"),
+                    Diagnostic::error("unclosed-comment", self.span(start, start + 2), "this comment is never closed")
+                        .help("close it with `*/`, or write `//` for a comment to the end of the line"),
                 );
             }
         }
@@ -289,14 +269,10 @@ impl Lexer<'_> {
                 let line = &rest[..found.unwrap_or(rest.len())];
                 self.at = start + 1 + line.trim_end_matches('\r').len();
                 self.report(
-                    Diagnostic::error(
-                        "unclosed-string",
-                        self.span(self.at, self.at),
-                        "the line ends inside a string",
-                    )
-                    .label("expected `\"`")
-                    .note(self.span(start, start + 1), "the string begins here")
-                    .help("close it with `\"` on the same line"),
+                    Diagnostic::error("unclosed-string", self.span(self.at, self.at), "the line ends inside a string")
+                        .label("expected `\"`")
+                        .note(self.span(start, start + 1), "the string begins here")
+                        .help("close it with `\"` on the same line"),
                 );
                 self.push(TokenKind::Bad, start, self.at);
             }
@@ -326,8 +302,7 @@ impl Lexer<'_> {
             } else if spelling.starts_with("0x") || spelling.starts_with("0b") {
                 "numbers are decimal".to_owned()
             } else {
-                "a number is digits, a fraction and an exponent: `12`, `1.5`, `.5`, `2e-5`"
-                    .to_owned()
+                "a number is digits, a fraction and an exponent: `12`, `1.5`, `.5`, `2e-5`".to_owned()
             };
             let message = format!("`{}` is not a number", shorten(spelling));
             let diagnostic = Diagnostic::error("bad-number", self.span(start, self.at), message);
@@ -336,10 +311,7 @@ impl Lexer<'_> {
             return;
         }
         let value = spelling.replace('_', "").parse().unwrap_or(f64::NAN);
-        debug_assert!(
-            !f64::is_nan(value),
-            "{spelling} passed the lexer and is no number"
-        );
+        debug_assert!(!f64::is_nan(value), "{spelling} passed the lexer and is no number");
         self.push(TokenKind::Number(value), start, end);
     }
 
@@ -370,23 +342,13 @@ fn exponent(text: &str) -> Option<usize> {
         return None;
     }
     let sign = usize::from(matches!(bytes.get(1), Some(b'+' | b'-')));
-    let digits = bytes[1 + sign..]
-        .iter()
-        .take_while(|b| b.is_ascii_digit())
-        .count();
+    let digits = bytes[1 + sign..].iter().take_while(|b| b.is_ascii_digit()).count();
     (digits > 0).then_some(1 + sign + digits)
 }
 
 fn punctuation(text: &str) -> Option<TokenKind> {
     use TokenKind::*;
-    let two = [
-        ("<=", LessEqual),
-        (">=", GreaterEqual),
-        ("==", Equal),
-        ("!=", NotEqual),
-        ("&&", And),
-        ("||", Or),
-    ];
+    let two = [("<=", LessEqual), (">=", GreaterEqual), ("==", Equal), ("!=", NotEqual), ("&&", And), ("||", Or)];
     if let Some((_, kind)) = two.iter().find(|(spelling, _)| text.starts_with(spelling)) {
         return Some(*kind);
     }
@@ -423,9 +385,7 @@ fn instead_of(c: char) -> Option<&'static str> {
         '&' => "write `&&` for and",
         '|' => "write `||` for or",
         '%' => "there is no remainder: write `x - y * floor(x / y)`",
-        '\'' | '`' | '“' | '”' | '„' | '«' | '»' => {
-            "a string is written between `\"` and `\"`"
-        }
+        '\'' | '`' | '“' | '”' | '„' | '«' | '»' => "a string is written between `\"` and `\"`",
         '×' | '·' => "write `*`",
         '÷' => "write `/`",
         '≤' => "write `<=`",

@@ -77,6 +77,8 @@ pub(crate) struct Linker<'a> {
     pub(crate) terms_tried: u64,
     /// Some text could not be read, so a name may lack its declaration.
     pub(crate) broken: bool,
+    /// Statements that were refused, as far as lints over the rest would misread that.
+    pub(crate) gaps: Gaps,
     /// Entries somebody calls.
     pub(crate) called: BTreeSet<(u32, u32)>,
     /// An entry nobody calls is looked at: what a call would report is reported.
@@ -238,6 +240,15 @@ impl Draft {
     }
 }
 
+/// What refused statements leave unknown of the session.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    /// Which statements run, inside of which holds.
+    pub(crate) order: bool,
+    /// Where time passes.
+    pub(crate) time: bool,
+}
+
 /// Links the items of a program, in text order.
 pub(crate) fn link(
     sources: &SourceMap,
@@ -265,6 +276,7 @@ pub(crate) fn link(
         aggregates: Vec::new(),
         terms_tried: 0,
         broken,
+        gaps: Gaps::default(),
         called: BTreeSet::new(),
         strict: false,
         hidden_at: BTreeMap::new(),
@@ -477,6 +489,19 @@ impl<'a> Linker<'a> {
                 }
                 (None, None) => None,
             };
+        }
+        let total = |sizes: &mut dyn Iterator<Item = Option<u32>>| -> u64 {
+            sizes.map(|size| u64::from(size.unwrap_or(1))).sum()
+        };
+        let pools = total(&mut self.names.pools.iter().map(|p| p.size));
+        let stages = total(&mut self.names.stages.iter().map(|s| s.size));
+        for (what, members) in [("pools", pools), ("stages", stages)] {
+            if members > ir::MEMBERS_TOTAL_MAX {
+                let message =
+                    format!("all {what} together have {members} members; {} is the most", ir::MEMBERS_TOTAL_MAX);
+                self.error("too-large", None, message).done(self);
+                self.too_large = true;
+            }
         }
     }
 

@@ -17,11 +17,22 @@ use crate::stale;
 pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir::Workload) {
     // Statements left out because of other mistakes would make these say more than
     // is wrong.
-    let whole = linker.findings.errors == 0 && !linker.broken;
-    Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole }.session(session);
+    let whole = !linker.broken && !linker.gaps.order;
+    let mut turn_sets: Vec<u32> = vec![BuiltIn::TurnNo as u32];
+    if workload.trace.is_some() {
+        turn_sets.extend(BuiltIn::New as u32..=BuiltIn::Forced as u32);
+    }
+    each_stmt(&workload.turn, &mut |stmt| {
+        if let StmtKind::Set { attribute, .. } = &stmt.kind {
+            turn_sets.push(*attribute);
+        }
+    });
+    Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole, turn_sets }.session(session);
     if whole {
         stale::check(linker, session, workload);
-        check_loops(linker, session);
+        if !linker.gaps.time {
+            check_loops(linker, session);
+        }
     }
 }
 
@@ -122,6 +133,8 @@ struct Amounts<'l, 'a> {
     leased: Vec<ir::PoolRef>,
     /// Nothing was left out of the session.
     whole: bool,
+    /// What a `turn;` sets.
+    turn_sets: Vec<u32>,
 }
 
 impl Amounts<'_, '_> {
@@ -262,6 +275,14 @@ impl Amounts<'_, '_> {
                     if set.is_none() && read.contains(attribute) =>
                 {
                     set = Some((s.at, *attribute));
+                }
+                // A turn sets what it brings, a hold inside what its admission found.
+                StmtKind::Turn if set.is_none() => {
+                    set = self.turn_sets.iter().find(|a| read.contains(a)).map(|a| (s.at, *a));
+                }
+                StmtKind::Hold(_) if set.is_none() => {
+                    let found = [BuiltIn::Cached as u32, BuiltIn::Computed as u32];
+                    set = found.iter().find(|a| read.contains(a)).map(|a| (s.at, *a));
                 }
                 _ => {}
             });

@@ -5,10 +5,7 @@
 ///
 /// An edit inserts, deletes or replaces one character, or swaps two neighbours
 /// (optimal string alignment). A change of case alone is no edit.
-pub fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A longer word is no misspelling of anything, and the cost is quadratic.
     const CHARACTERS_MAX: usize = 64;
     if word.chars().nth(CHARACTERS_MAX).is_some() {

@@ -41,19 +41,12 @@ pub fn parse(file: u32, text: &str) -> (ast::File, Vec<Diagnostic>) {
 pub fn parse_expr(file: u32, text: &str) -> (ast::Expr, Vec<Diagnostic>) {
     let lexed = lexer::lex(file, text);
     let mut parser = Parser::new(text, &lexed);
-    let whole = Span {
-        file,
-        start: 0,
-        end: text.len().min(u32::MAX as usize) as u32,
-    };
+    let whole = Span { file, start: 0, end: text.len().min(u32::MAX as usize) as u32 };
     let expr = parser.expression().and_then(|expr| match parser.kind() {
         TokenKind::End => Ok(expr),
         _ => Err(parser.unexpected("an operator or the end of the expression")),
     });
-    let expr = expr.unwrap_or(ast::Expr {
-        kind: ast::ExprKind::Error,
-        span: whole,
-    });
+    let expr = expr.unwrap_or(ast::Expr { kind: ast::ExprKind::Error, span: whole });
     (expr, parser.finish(&lexed))
 }
 
@@ -85,11 +78,7 @@ pub(crate) fn parse_lexed(text: &str, lexed: &Lexed) -> Parsed {
     let mut parser = Parser::new(text, lexed);
     let tree = parser.program();
     let layout = std::mem::take(&mut parser.layout);
-    Parsed {
-        file: tree,
-        diagnostics: parser.finish(lexed),
-        layout,
-    }
+    Parsed { file: tree, diagnostics: parser.finish(lexed), layout }
 }
 
 /// Something was reported; whoever owns the surrounding list goes on from there.
@@ -132,10 +121,7 @@ impl<'a> Parser<'a> {
     fn new(text: &'a str, lexed: &'a Lexed) -> Self {
         Self {
             text,
-            cut: lexed
-                .diagnostics
-                .iter()
-                .any(|one| matches!(one.code, "unclosed-comment" | "file-too-large")),
+            cut: lexed.diagnostics.iter().any(|one| matches!(one.code, "unclosed-comment" | "file-too-large")),
             tokens: &lexed.tokens,
             at: 0,
             diagnostics: Vec::new(),
@@ -156,10 +142,7 @@ impl<'a> Parser<'a> {
             all.truncate(ERRORS_MAX);
             let last = all.last().and_then(|diagnostic| diagnostic.span);
             let message = format!("more errors follow; only the first {ERRORS_MAX} are listed");
-            all.push(
-                Diagnostic::error("too-many-errors", last, message)
-                    .help("mend these first, then look again"),
-            );
+            all.push(Diagnostic::error("too-many-errors", last, message).help("mend these first, then look again"));
         }
         all
     }
@@ -175,9 +158,7 @@ impl<'a> Parser<'a> {
     }
 
     fn kind_ahead(&self, by: usize) -> TokenKind {
-        self.tokens
-            .get(self.at + by)
-            .map_or(TokenKind::End, |token| token.kind)
+        self.tokens.get(self.at + by).map_or(TokenKind::End, |token| token.kind)
     }
 
     fn spelling_at(&self, index: usize) -> &'a str {
@@ -201,11 +182,7 @@ impl<'a> Parser<'a> {
     /// True when the token is the first of its line.
     fn begins_line(&self, index: usize) -> bool {
         let start = self.tokens[index].span.start as usize;
-        let before = if index == 0 {
-            0
-        } else {
-            self.tokens[index - 1].span.end as usize
-        };
+        let before = if index == 0 { 0 } else { self.tokens[index - 1].span.end as usize };
         index == 0 || self.text[before..start].contains('\n')
     }
 
@@ -217,11 +194,7 @@ impl<'a> Parser<'a> {
     /// The span from a token to the last one read.
     fn span_from(&self, first: usize) -> Span {
         let start = self.tokens[first].span;
-        if self.at > first {
-            start.to(self.tokens[self.at - 1].span)
-        } else {
-            start
-        }
+        if self.at > first { start.to(self.tokens[self.at - 1].span) } else { start }
     }
 
     // Reading.
@@ -272,10 +245,7 @@ impl<'a> Parser<'a> {
             Some(text) => {
                 let span = self.token().span;
                 self.advance();
-                Ok(ast::Name {
-                    text: text.to_owned(),
-                    span,
-                })
+                Ok(ast::Name { text: text.to_owned(), span })
             }
             None => Err(self.unexpected(what)),
         }
@@ -373,12 +343,7 @@ impl<'a> Parser<'a> {
             true => Some(self.name("a name after `.`")?),
             false => None,
         };
-        Ok(ast::Ref {
-            name,
-            index,
-            field,
-            span: self.span_from(first),
-        })
+        Ok(ast::Ref { name, index, field, span: self.span_from(first) })
     }
 
     /// The `;` that ends what began before. Where it is plainly forgotten, it is
@@ -397,15 +362,8 @@ impl<'a> Parser<'a> {
         let diagnostic = Diagnostic::error("missing-semicolon", self.token().span, message);
         let before = self.spelling_at(self.at.saturating_sub(1));
         let last = self.tokens[self.at.saturating_sub(1)].span;
-        let end = Span {
-            start: last.end,
-            ..last
-        };
-        self.report(
-            diagnostic
-                .note(end, "it belongs here")
-                .help(format!("write `{};`", lexer::shorten(before))),
-        );
+        let end = Span { start: last.end, ..last };
+        self.report(diagnostic.note(end, "it belongs here").help(format!("write `{};`", lexer::shorten(before))));
         Ok(())
     }
 
@@ -428,10 +386,7 @@ impl<'a> Parser<'a> {
             }
             Err(Stop) => {
                 self.skip_value(words);
-                Ok(ast::Expr {
-                    kind: ast::ExprKind::Error,
-                    span: self.span_from(first),
-                })
+                Ok(ast::Expr { kind: ast::ExprKind::Error, span: self.span_from(first) })
             }
         }
     }
@@ -456,11 +411,7 @@ impl<'a> Parser<'a> {
                     self.token().span,
                     format!("expected `}}`, found {}", self.found()),
                 );
-                self.report(
-                    diagnostic
-                        .note(self.tokens[open].span, "to close this")
-                        .help("write `}` where it ends"),
-                );
+                self.report(diagnostic.note(self.tokens[open].span, "to close this").help("write `}` where it ends"));
                 return Ok(all);
             }
             let first = self.at;

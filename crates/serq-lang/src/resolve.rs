@@ -306,8 +306,12 @@ impl Findings {
         if d.span.is_none_or(|span| self.seen.insert((d.code, span))) {
             if self.errors > ERRORS_MAX {
                 self.list.push(
-                    Diagnostic::error("too-many-errors", d.span, format!("more than {ERRORS_MAX} errors; the rest is not listed"))
-                        .help("correct the first ones and look again"),
+                    Diagnostic::error(
+                        "too-many-errors",
+                        d.span,
+                        format!("more than {ERRORS_MAX} errors; the rest is not listed"),
+                    )
+                    .help("correct the first ones and look again"),
                 );
             } else {
                 self.list.push(d);

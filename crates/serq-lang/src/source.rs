@@ -19,11 +19,7 @@ impl Span {
     /// From the start of `self` to the end of `other` (of the same file).
     pub fn to(self, other: Span) -> Span {
         debug_assert_eq!(self.file, other.file);
-        Span {
-            file: self.file,
-            start: self.start,
-            end: other.end.max(self.start),
-        }
+        Span { file: self.file, start: self.start, end: other.end.max(self.start) }
     }
 }
 
@@ -55,10 +51,7 @@ impl SourceMap {
 
     /// Adds a text and answers its number.
     pub fn add(&mut self, path: impl Into<String>, text: impl Into<String>) -> u32 {
-        self.sources.push(Source {
-            path: path.into(),
-            text: text.into(),
-        });
+        self.sources.push(Source { path: path.into(), text: text.into() });
         (self.sources.len() - 1) as u32
     }
 
@@ -71,10 +64,7 @@ impl SourceMap {
         }
         let before = &text.as_bytes()[..start];
         let line = before.iter().filter(|&&b| b == b'\n').count();
-        let line_start = before
-            .iter()
-            .rposition(|&b| b == b'\n')
-            .map_or(0, |at| at + 1);
+        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
         let column = text[line_start..start].chars().count();
         (line as u32 + 1, column as u32 + 1)
     }

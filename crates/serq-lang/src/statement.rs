@@ -4,6 +4,7 @@
 use serq_ir::{self as ir};
 
 use crate::ast::{self, StmtKind};
+use crate::expression::number;
 use crate::fold;
 use crate::link::{Linker, Part};
 use crate::moment::{self, Clause};
@@ -27,10 +28,30 @@ impl<'a> Linker<'a> {
         } else {
             for stmt in &block.stmts {
                 // What could not be linked is reported; the rest goes on.
-                let _ = self.stmt(stmt, scope, out);
+                if self.stmt(stmt, scope, out).is_err() {
+                    self.leave_gap(stmt);
+                }
             }
         }
         self.blocks -= 1;
+    }
+
+    /// Notes what a refused statement leaves unknown. An assignment is linked all the same,
+    /// and the others not named here decide neither what runs nor when.
+    fn leave_gap(&mut self, stmt: &ast::Stmt) {
+        match &stmt.kind {
+            StmtKind::Set(..)
+            | StmtKind::Observe(..)
+            | StmtKind::Grow(..)
+            | StmtKind::Load(..)
+            | StmtKind::Drop(..)
+            | StmtKind::Release(..) => {}
+            StmtKind::Run { .. } | StmtKind::Serve { .. } => self.gaps.time = true,
+            _ => {
+                self.gaps.order = true;
+                self.gaps.time = true;
+            }
+        }
     }
 
     fn inner_block(&mut self, block: &'a ast::Block, scope: ScopeId) -> ir::Block {
@@ -177,10 +198,15 @@ impl<'a> Linker<'a> {
     ) -> Result<()> {
         let attribute = self.assigned(name, "set", scope);
         let linked = self.expr(value, scope, Clause::Value);
-        let (attribute, linked) = (attribute? as u32, linked?);
-        let at = self.push(out, span, ir::StmtKind::Set { attribute, value: linked });
+        let attribute = attribute? as u32;
+        // A refused value is assigned all the same: what the attribute was before is gone.
+        let (value_linked, done) = match linked {
+            Ok(linked) => (linked, Ok(())),
+            Err(reported) => (number(0.0), Err(reported)),
+        };
+        let at = self.push(out, span, ir::StmtKind::Set { attribute, value: value_linked });
         self.places.remember(at, Part::Value, value.span);
-        Ok(())
+        done
     }
 
     fn mark(&mut self, name: &'a ast::Name, span: Span, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
@@ -230,8 +256,8 @@ impl<'a> Linker<'a> {
                 .help("an attribute needs a name of its own")
                 .done(self));
         }
-        if moment::context(word).is_some() || word == "self" && matches!(self.scopes.room_of(scope), Room::Entry { .. })
-        {
+        let in_entry = matches!(self.scopes.room_of(scope), Room::Entry { .. });
+        if moment::context(word).is_some() || word == "inf" || word == "self" && in_entry {
             return Err(self
                 .error("reserved-name", name.span, format!("`{word}` is a name the language supplies"))
                 .help("give the attribute another name")

@@ -152,11 +152,7 @@ fn check(text: &str) {
     match format(text) {
         Ok(once) => {
             assert!(diagnostics.is_empty());
-            assert_eq!(
-                tree::without_places(text),
-                tree::without_places(&once),
-                "of\n{text}"
-            );
+            assert_eq!(tree::without_places(text), tree::without_places(&once), "of\n{text}");
             let twice = format(&once).expect("what was laid out is a program");
             assert!(once == twice, "of\n{text}\nonce\n{once}\ntwice\n{twice}");
         }
@@ -179,12 +175,7 @@ fn mutated_programs() {
         let program = random.of(&PROGRAMS);
         let from = boundary(program, random.below(program.len()));
         let to = boundary(program, from + random.below(600));
-        let mut text = if random.below(4) == 0 {
-            program
-        } else {
-            &program[from..to]
-        }
-        .to_owned();
+        let mut text = if random.below(4) == 0 { program } else { &program[from..to] }.to_owned();
         for _ in 0..=random.below(4) {
             let at = boundary(&text, random.below(text.len() + 1));
             let end = boundary(&text, at + random.below(12));
@@ -192,10 +183,7 @@ fn mutated_programs() {
                 0 => text.replace_range(at..end, ""),
                 1 => text.insert_str(at, random.of(SOUP)),
                 2 => text.replace_range(at..end, random.of(SOUP)),
-                _ => text.insert(
-                    at,
-                    char::from_u32(random.below(0x300) as u32).unwrap_or(' '),
-                ),
+                _ => text.insert(at, char::from_u32(random.below(0x300) as u32).unwrap_or(' ')),
             }
         }
         check(&text);

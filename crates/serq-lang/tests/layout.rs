@@ -13,11 +13,7 @@ const UNTIDY: &str = include_str!("../../../tests/format/untidy.sq");
 
 fn laid_out(text: &str) -> String {
     let once = format(text).unwrap();
-    assert_eq!(
-        format(&once).unwrap(),
-        once,
-        "a second time changes something"
-    );
+    assert_eq!(format(&once).unwrap(), once, "a second time changes something");
     assert_eq!(tree::without_places(text), tree::without_places(&once));
     once
 }
@@ -70,10 +66,7 @@ fn a_long_line_is_broken_where_least_belongs_together() {
 fn a_block_on_one_line_stays_there_while_it_fits() {
     let short = "session { loop { turn; } }\n";
     assert_eq!(laid_out(short), short);
-    let long = format!(
-        "session {{ {} }}\n",
-        "run engine (1); ".repeat(7).trim_end()
-    );
+    let long = format!("session {{ {} }}\n", "run engine (1); ".repeat(7).trim_end());
     assert_eq!(laid_out(&long).lines().count(), 9);
 }
 

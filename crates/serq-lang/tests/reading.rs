@@ -31,12 +31,7 @@ fn shape(expr: &Expr) -> String {
         ExprKind::Call(name, arguments) => format!("{}({})", name.text, all(arguments)),
         ExprKind::Draw(name, arguments) => format!("~{}({})", name.text, all(arguments)),
         ExprKind::Aggregate(fold, name, count, body) => {
-            format!(
-                "{fold:?} {} in {} ({})",
-                name.text,
-                shape(count),
-                shape(body)
-            )
+            format!("{fold:?} {} in {} ({})", name.text, shape(count), shape(body))
         }
         ExprKind::Paren(x) => shape(x),
         ExprKind::Error => "?".to_owned(),
@@ -44,14 +39,8 @@ fn shape(expr: &Expr) -> String {
 }
 
 fn reference_shape(reference: &Ref) -> String {
-    let index = reference
-        .index
-        .as_ref()
-        .map_or(String::new(), |index| format!("[{}]", shape(index)));
-    let field = reference
-        .field
-        .as_ref()
-        .map_or(String::new(), |field| format!(".{}", field.text));
+    let index = reference.index.as_ref().map_or(String::new(), |index| format!("[{}]", shape(index)));
+    let field = reference.field.as_ref().map_or(String::new(), |field| format!(".{}", field.text));
     format!("{}{index}{field}", reference.name.text)
 }
 
@@ -125,24 +114,15 @@ fn a_word_is_a_keyword_only_in_its_place() {
         }";
     let (file, diagnostics) = parse(0, text);
     assert_eq!(diagnostics, []);
-    let Some(Item::Session(session)) = file.items.last() else {
-        panic!("the session comes last")
-    };
+    let Some(Item::Session(session)) = file.items.last() else { panic!("the session comes last") };
     assert_eq!(session.body.stmts.len(), 13);
-    let calls = session
-        .body
-        .stmts
-        .iter()
-        .filter(|stmt| matches!(stmt.kind, StmtKind::Call { .. }));
+    let calls = session.body.stmts.iter().filter(|stmt| matches!(stmt.kind, StmtKind::Call { .. }));
     assert_eq!(calls.count(), 3);
 }
 
 #[test]
 fn a_relation_is_known_by_its_second_word() {
-    let (file, diagnostics) = parse(
-        0,
-        "pool pull queue share maxmin; D push P latency 1 share bottleneck;",
-    );
+    let (file, diagnostics) = parse(0, "pool pull queue share maxmin; D push P latency 1 share bottleneck;");
     assert_eq!(diagnostics, []);
     let pushes: Vec<bool> = file
         .items

@@ -25,10 +25,7 @@ fn with(settings: &Settings) -> Result<ir::Program, String> {
 }
 
 fn sets(list: &[(&str, &str)]) -> Settings {
-    Settings {
-        sets: list.iter().map(|(n, e)| (n.to_string(), e.to_string())).collect(),
-        ..Settings::default()
-    }
+    Settings { sets: list.iter().map(|(n, e)| (n.to_string(), e.to_string())).collect(), ..Settings::default() }
 }
 
 #[test]
@@ -57,16 +54,12 @@ fn a_replacement_that_can_not_be_says_why_and_where() {
 
 #[test]
 fn a_definition_is_replaced() {
-    let settings =
-        Settings { defs: vec![("cost".into(), "n + 7".into())], ..Settings::default() };
+    let settings = Settings { defs: vec![("cost".into(), "n + 7".into())], ..Settings::default() };
     let program = with(&settings).unwrap();
     let ir::StmtKind::Run(run) = &program.session[0].kind else { panic!() };
     let seven = ir::Expr::Number(7.0.into());
     let serial = ir::Expr::Attribute(ir::BuiltIn::Serial as u32);
-    assert_eq!(
-        run.work,
-        ir::Expr::Binary(ir::Binary::Add, Box::new(serial), Box::new(seven))
-    );
+    assert_eq!(run.work, ir::Expr::Binary(ir::Binary::Add, Box::new(serial), Box::new(seven)));
     let unknown = Settings { defs: vec![("costs".into(), "1".into())], ..Settings::default() };
     assert!(with(&unknown).unwrap_err().contains("no definition of a value is named `costs`"));
 }
@@ -91,9 +84,7 @@ fn run_settings_of_the_caller_win() {
 /// Links `main.sq` of a folder of files.
 fn files(list: &[(&str, &str)]) -> Result<ir::Program, String> {
     let files: BTreeMap<&str, &str> = list.iter().copied().collect();
-    let mut read = |path: &str| {
-        files.get(path).map(|t| t.to_string()).ok_or_else(|| "no such file".to_string())
-    };
+    let mut read = |path: &str| files.get(path).map(|t| t.to_string()).ok_or_else(|| "no such file".to_string());
     let (mut sources, mut said) = load(Some("main.sq"), files["main.sq"], &mut read);
     let settings = Settings { horizon: Some(1.0), ..Settings::default() };
     let (program, more) = compile(&mut sources, &settings);
@@ -120,10 +111,7 @@ fn files_that_are_missing_or_hold_more_than_definitions_are_refused() {
     let said = files(&[("main.sq", "use \"no.sq\"; session { end; }")]).unwrap_err();
     assert_eq!(said.matches("error[").count(), 1, "{said}");
     assert!(said.contains("main.sq:1:5: error[use]: `no.sq` can't be read: no such file"), "{said}");
-    let said = files(&[
-        ("main.sq", "use \"lib.sq\"; session { end; }"),
-        ("lib.sq", "def f(x) = x;\nlet n = 1;"),
-    ])
-    .unwrap_err();
+    let said =
+        files(&[("main.sq", "use \"lib.sq\"; session { end; }"), ("lib.sq", "def f(x) = x;\nlet n = 1;")]).unwrap_err();
     assert!(said.contains("lib.sq:2:5: error[use]"), "{said}");
 }

@@ -74,8 +74,7 @@ mod tests {
             assert!((squares - 1.0 / 12.0).abs() < 5.0 * (1.0 / 180.0 / n).sqrt(), "list {at}: variance {squares}");
             for (other, second) in lists.iter().enumerate().skip(at + 1) {
                 // Lists that are one another's shift by construction are compared in place too.
-                let product: f64 =
-                    list.iter().zip(second).map(|(a, b)| (a - 0.5) * (b - 0.5)).sum::<f64>() / n * 12.0;
+                let product: f64 = list.iter().zip(second).map(|(a, b)| (a - 0.5) * (b - 0.5)).sum::<f64>() / n * 12.0;
                 let related = at == 0 && other == 1;
                 assert!(related || product.abs() < 5.0 / n.sqrt(), "lists {at} and {other}: {product}");
             }

@@ -9,8 +9,8 @@ use serq_ir as ir;
 use serq_kernel::{Kernel, PoolState, StageState};
 
 use crate::report;
-use crate::simulation::{Options, Outcome, Sample};
 use crate::samples::{EXACT_MAX, Samples, Summary};
+use crate::simulation::{Options, Outcome, Sample};
 use crate::statistics::{BATCHES, Gaps, TimeAverage, Windows, half_width, trend};
 
 /// Everything measured so far.
@@ -297,11 +297,8 @@ impl Measurements {
         let mut within: BTreeMap<(u64, u64), Vec<Option<bool>>> = BTreeMap::new();
         let mut each = Vec::new();
         for (at, (name, limit)) in options.slo.iter().enumerate() {
-            let samples: &[Sample] = program
-                .observes
-                .iter()
-                .position(|o| o == name)
-                .map_or(&[], |observe| &self.keyed_samples[observe]);
+            let samples: &[Sample] =
+                program.observes.iter().position(|o| o == name).map_or(&[], |observe| &self.keyed_samples[observe]);
             let good = samples.iter().filter(|s| s.value <= *limit).count();
             let share = good as f64 / samples.len() as f64;
             each.push(report::SloLimit { name: name.clone(), limit: *limit, share, count: samples.len() as u64 });
@@ -424,8 +421,8 @@ fn note_growth(
     let quarter = |k: usize| means[k * 5..(k + 1) * 5].iter().sum::<f64>() / 5.0;
     let (second, last) = (quarter(1), quarter(3));
     if last > 2.0 * second && last > 1.0 && trend(&means) > 4.0 {
-        let member = index.map_or(String::new(), |k| format!("[{k}]"));
-        let text = format!("{what} {name}{member} grow: {second:.2} in the second quarter, {last:.2} in the last");
+        let name = report::member_name(name, index);
+        let text = format!("{what} {name} grow: {second:.2} in the second quarter, {last:.2} in the last");
         notes.push(report::Note { kind: report::NoteKind::Unstable, text });
     }
 }
@@ -434,7 +431,7 @@ fn note_pools(report: &mut report::Report) {
     use report::NoteKind;
     let mut notes = Vec::new();
     for pool in &report.pools {
-        let name = pool.index.map_or(pool.name.clone(), |k| format!("{}[{k}]", pool.name));
+        let name = report::member_name(&pool.name, pool.index);
         if pool.rejected > 0 {
             let text = format!("{} session(s) ended at {name}: they asked for more than its cap", pool.rejected);
             notes.push(report::Note { kind: NoteKind::Rejected, text });

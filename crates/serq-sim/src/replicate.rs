@@ -22,7 +22,7 @@ use std::thread;
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::report::{Note, NoteKind, Report};
+use crate::report::{Note, NoteKind, Report, member_name};
 
 /// Part of a report a figure stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ pub struct FigureName {
 impl FigureName {
     /// `P.kv[0]`, `ttft`.
     pub fn owner(&self) -> String {
-        member(&self.name, self.index)
+        member_name(&self.name, self.index)
     }
 
     fn is_called(&self, column: &str) -> bool {
@@ -96,14 +96,6 @@ impl FigureName {
             column.strip_prefix(owner).is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main))
         };
         of(&self.name) || (self.index.is_some() && of(&self.owner()))
-    }
-}
-
-/// `kv`, or `kv[3]` for a member.
-pub fn member(name: &str, index: Option<u32>) -> String {
-    match index {
-        Some(index) => format!("{name}[{index}]"),
-        None => name.to_owned(),
     }
 }
 

@@ -281,6 +281,11 @@ pub enum NoteKind {
     Sketched,
 }
 
+/// A member as messages write it: `kv`, or `kv[3]` of a family.
+pub fn member_name(name: &str, index: Option<u32>) -> String {
+    index.map_or_else(|| name.to_owned(), |k| format!("{name}[{k}]"))
+}
+
 /// A JSON number; NaN and infinities are null.
 fn figure<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }

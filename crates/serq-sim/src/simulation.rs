@@ -117,6 +117,7 @@ pub fn simulate(
 
 struct Simulation<'a> {
     program: &'a Program,
+    code: &'a Code,
     options: &'a Options,
     kernel: Kernel<'a>,
     driver: Driver<'a>,
@@ -305,6 +306,7 @@ impl<'a> Simulation<'a> {
         }
         Self {
             program,
+            code,
             options,
             driver: Driver {
                 now: 0.0,
@@ -356,7 +358,7 @@ impl<'a> Simulation<'a> {
             }
         }
         self.finish_instant_or_wait()?;
-        while let Some(event) = self.driver.peek() {
+        while let Some(event) = self.next_event()? {
             if event.time() > horizon {
                 break;
             }
@@ -381,6 +383,17 @@ impl<'a> Simulation<'a> {
             }
         }
         self.report(end)
+    }
+
+    /// The next event; when there is none, whoever waits is tried once more.
+    fn next_event(&mut self) -> Result<Option<Event>, RunError> {
+        let event = self.driver.peek();
+        if event.is_some() || self.kernel.live() == 0 {
+            return Ok(event);
+        }
+        self.kernel.tell_nothing_due(&mut self.driver)?;
+        self.finish_instant_or_wait()?;
+        Ok(self.driver.peek())
     }
 
     fn tell(&mut self, event: Event) -> Result<(), RunError> {
@@ -437,6 +450,10 @@ impl<'a> Simulation<'a> {
         // Asked before the pass: see the invariants.
         let plan = !due_now(&mut self.driver);
         self.kernel.start_due(&mut self.driver, plan)?;
+        if !plan && !due_now(&mut self.driver) {
+            // What was due now is void: its job was preempted.
+            self.kernel.start_due(&mut self.driver, true)?;
+        }
         if !due_now(&mut self.driver) {
             self.read_state();
         }
@@ -530,51 +547,36 @@ impl<'a> Simulation<'a> {
     }
 
     fn stage_rows(&self) -> Vec<report::Stage> {
-        let sizes = |family: u32| self.program.stages[family as usize].size;
-        let mut rows = Vec::new();
-        for (id, family) in self.stage_family.iter().enumerate() {
-            let first = self.stage_family.iter().position(|f| f == family).expect("a family has members");
-            rows.push(report::Stage {
-                name: self.program.stages[*family as usize].name.clone(),
-                index: sizes(*family).map(|_| (id - first) as u32),
-                kind: self.kernel.stage_kind(id as u32),
-                ..report::Stage::default()
-            });
-        }
-        rows
+        let row = |(id, (name, family, member)): (usize, (&str, u32, u32))| report::Stage {
+            name: name.to_owned(),
+            index: self.program.stages[family as usize].size.map(|_| member),
+            kind: self.kernel.stage_kind(id as u32),
+            ..report::Stage::default()
+        };
+        self.code.stage_members().enumerate().map(row).collect()
     }
 
     fn pool_rows(&mut self) -> Vec<report::Pool> {
         let over_caps = self.kernel.over_caps(&mut self.driver);
-        let mut rows = Vec::new();
-        for id in 0..self.pool_family.len() {
-            let family = self.pool_family[id];
-            let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
-            let pool = &self.program.pools[family as usize];
-            let over_cap = over_caps
-                .iter()
-                .find(|over| over.pool == id as u32)
-                .map(|over| report::OverCap { queue: self.member_name(over.queue), need: over.need });
-            rows.push(report::Pool {
-                name: pool.name.clone(),
-                index: pool.size.map(|_| (id - first) as u32),
-                cap: pool.cap.0,
-                over_cap,
-                ..report::Pool::default()
-            });
+        let mut rows: Vec<report::Pool> = self
+            .code
+            .pool_members()
+            .map(|(name, family, member)| {
+                let pool = &self.program.pools[family as usize];
+                report::Pool {
+                    name: name.to_owned(),
+                    index: pool.size.map(|_| member),
+                    cap: pool.cap.0,
+                    ..report::Pool::default()
+                }
+            })
+            .collect();
+        for over in over_caps.iter().rev() {
+            let queue = &rows[over.queue as usize];
+            let queue = report::member_name(&queue.name, queue.index);
+            rows[over.pool as usize].over_cap = Some(report::OverCap { queue, need: over.need });
         }
         rows
-    }
-
-    /// A pool as the report writes it: `kv`, or `kv[3]` of a family.
-    fn member_name(&self, id: u32) -> String {
-        let family = self.pool_family[id as usize];
-        let first = self.pool_family.iter().position(|f| *f == family).expect("a family has members");
-        let pool = &self.program.pools[family as usize];
-        match pool.size {
-            Some(_) => format!("{}[{}]", pool.name, id as usize - first),
-            None => pool.name.clone(),
-        }
     }
 }
 

@@ -38,7 +38,7 @@ const COLUMNS: [&str; 6] = ["session", "turn", "new", "out", "think", "forced"];
 impl TraceFile {
     /// Reads `session,turn,new,out,think[,forced]` rows.
     ///
-    /// A header line may come first, columns go by place, blank lines and `#` lines are skipped.
+    /// The header `session,turn,new,out,think[,forced]` may come first, columns go by place, blank lines and `#` lines are skipped.
     ///
     /// # Errors
     ///
@@ -56,8 +56,9 @@ impl TraceFile {
                 continue;
             }
             let fields: Vec<&str> = row.split(',').map(str::trim).collect();
-            // A first row with even one number is a row with a mistake, not a header.
-            let is_header = header_may_come && fields.iter().all(|f| f.parse::<f64>().is_err());
+            // Columns go by place, so a header in another order is a mistake, not a header.
+            let named = fields.iter().zip(COLUMNS).all(|(field, name)| field.eq_ignore_ascii_case(name));
+            let is_header = header_may_come && named && (5..=6).contains(&fields.len());
             header_may_come = false;
             if is_header {
                 continue;

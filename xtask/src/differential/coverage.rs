@@ -67,7 +67,8 @@ impl Coverage {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut out = "\nprograms with each grammar alternative, and in which each branch was taken (did: …)\n".to_owned();
+        let mut out =
+            "\nprograms with each grammar alternative, and in which each branch was taken (did: …)\n".to_owned();
         for (name, hits) in &self.hits {
             let _ = writeln!(out, "{hits:>7}   {name}");
         }

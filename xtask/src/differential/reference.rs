@@ -60,7 +60,9 @@ impl Process {
         });
         let process = Self { child, input, lines };
         let hello = process.lines.recv_timeout(PATIENCE).map_err(|_| {
-            format!("{python} has no pyserq: `pip install --target FOLDER pyserq=={RELEASE}` and --reference-path FOLDER")
+            format!(
+                "{python} has no pyserq: `pip install --target FOLDER pyserq=={RELEASE}` and --reference-path FOLDER"
+            )
         })?;
         let hello: Value = serde_json::from_str(&hello).map_err(|e| e.to_string())?;
         match hello["release"].as_str() {

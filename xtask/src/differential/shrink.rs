@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use super::answer::{self, Answer, compare};
-use super::generator::Generated;
 use super::reference::Reference;
 use super::{Verdict, judge};
 
@@ -18,16 +17,16 @@ const TRIALS: usize = 3_000;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The smallest program found, and its differences.
-pub(super) fn shrunk(reference: &mut Reference, generated: &Generated) -> Result<(String, Vec<String>), String> {
+pub(super) fn shrunk(reference: &mut Reference, text: &str) -> Result<(String, Vec<String>), String> {
     let patience = std::mem::replace(&mut reference.patience, PATIENCE);
-    let found = search(reference, generated);
+    let found = search(reference, text);
     reference.patience = patience;
     found
 }
 
-fn search(reference: &mut Reference, generated: &Generated) -> Result<(String, Vec<String>), String> {
-    let mut lines: Vec<String> = generated.text.lines().map(str::to_owned).collect();
-    let mut differences = differs(reference, generated, &lines)?.unwrap_or_default();
+fn search(reference: &mut Reference, text: &str) -> Result<(String, Vec<String>), String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut differences = differs(reference, text, &lines)?.unwrap_or_default();
     let mut trials = 0;
     loop {
         let before = lines.len();
@@ -36,7 +35,7 @@ fn search(reference: &mut Reference, generated: &Generated) -> Result<(String, V
             let mut smaller = false;
             for candidate in without(&lines, at) {
                 trials += 1;
-                if let Some(found) = differs(reference, generated, &candidate)? {
+                if let Some(found) = differs(reference, text, &candidate)? {
                     lines = candidate;
                     differences = found;
                     smaller = true;
@@ -89,17 +88,17 @@ fn without(lines: &[String], at: usize) -> Vec<Vec<String>> {
     vec![cut(&|k| (at..=end).contains(&k)), cut(&|k| k == at || k == end)]
 }
 
-fn differs(reference: &mut Reference, whole: &Generated, lines: &[String]) -> Result<Option<Vec<String>>, String> {
-    let candidate = Generated { text: lines.join("\n") + "\n", features: whole.features.clone() };
-    let ours = answer::ours(&candidate.text);
+fn differs(reference: &mut Reference, whole: &str, lines: &[String]) -> Result<Option<Vec<String>>, String> {
+    let candidate = lines.join("\n") + "\n";
+    let ours = answer::ours(&candidate);
     let stops = |answer: &Answer| matches!(answer, Answer::Stopped(_));
-    let whole_stops = stops(&answer::ours(&whole.text));
+    let whole_stops = stops(&answer::ours(whole));
     if stops(&ours) != whole_stops {
         return Ok(None); // Before the reference is asked: it may run for ever where ours stops.
     }
     let theirs = reference_of(reference, &candidate)?;
     let both_ran = matches!((&ours, &theirs), (Answer::Ran(_), Answer::Ran(_)));
-    match judge(&candidate, &ours, &theirs) {
+    match judge(reference, &candidate, &ours, &theirs)? {
         Verdict::Differ(found) if both_ran => Ok(Some(found)),
         // A difference in acceptance or in stopping is one as long as it stays of that kind.
         Verdict::Differ(found) if kind(&found) == Some(kind_of_whole(reference, whole)?) => Ok(Some(found)),
@@ -107,8 +106,8 @@ fn differs(reference: &mut Reference, whole: &Generated, lines: &[String]) -> Re
     }
 }
 
-fn reference_of(reference: &mut Reference, generated: &Generated) -> Result<Answer, String> {
-    reference.ask(&generated.text)?;
+fn reference_of(reference: &mut Reference, text: &str) -> Result<Answer, String> {
+    reference.ask(text)?;
     reference.answer()
 }
 
@@ -117,8 +116,8 @@ fn kind(differences: &[String]) -> Option<String> {
     first.starts_with("ours ").then(|| first.chars().filter(|c| !c.is_ascii_digit()).take(60).collect())
 }
 
-fn kind_of_whole(reference: &mut Reference, whole: &Generated) -> Result<String, String> {
+fn kind_of_whole(reference: &mut Reference, whole: &str) -> Result<String, String> {
     let mut differences = Vec::new();
-    compare(&answer::ours(&whole.text), &reference_of(reference, whole)?, &mut differences);
+    compare(&answer::ours(whole), &reference_of(reference, whole)?, &mut differences);
     Ok(kind(&differences).unwrap_or_default())
 }

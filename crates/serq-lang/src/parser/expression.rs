@@ -51,23 +51,15 @@ impl Parser<'_> {
             let then = parser.conditional()?;
             if parser.kind() != TokenKind::Colon {
                 let message = format!("expected `:`, found {}", parser.found());
-                let diagnostic =
-                    Diagnostic::error("unexpected-token", parser.token().span, message)
-                        .note(
-                            parser.tokens[question].span,
-                            "this choice has no second value",
-                        )
-                        .help("write `condition ? value : other value`");
+                let diagnostic = Diagnostic::error("unexpected-token", parser.token().span, message)
+                    .note(parser.tokens[question].span, "this choice has no second value")
+                    .help("write `condition ? value : other value`");
                 return Err(parser.report(diagnostic));
             }
             parser.advance();
             let otherwise = parser.conditional()?;
             let height = test.height.max(then.height).max(otherwise.height);
-            let kind = ExprKind::If(
-                Box::new(test.expr),
-                Box::new(then.expr),
-                Box::new(otherwise.expr),
-            );
+            let kind = ExprKind::If(Box::new(test.expr), Box::new(then.expr), Box::new(otherwise.expr));
             parser.tree(first, kind, height)
         })
     }
@@ -122,15 +114,9 @@ impl Parser<'_> {
             self.advance();
         }
         if self.kind() == TokenKind::Plus {
-            let diagnostic = Diagnostic::error(
-                "unexpected-token",
-                self.token().span,
-                "expected an expression, found `+`",
-            );
-            let help = if operators.is_empty()
-                && first > 0
-                && self.tokens[first - 1].kind == TokenKind::Plus
-            {
+            let diagnostic =
+                Diagnostic::error("unexpected-token", self.token().span, "expected an expression, found `+`");
+            let help = if operators.is_empty() && first > 0 && self.tokens[first - 1].kind == TokenKind::Plus {
                 "there is no `++`: write `set x = x + 1;`"
             } else {
                 "there is no `+` in front of a value: leave it out"
@@ -224,16 +210,7 @@ impl Parser<'_> {
             false => None,
         };
         let span = self.span_from(first);
-        self.tree(
-            first,
-            ExprKind::Ref(crate::ast::Ref {
-                name,
-                index,
-                field,
-                span,
-            }),
-            height,
-        )
+        self.tree(first, ExprKind::Ref(crate::ast::Ref { name, index, field, span }), height)
     }
 
     /// `max k in n (body)`
@@ -252,12 +229,7 @@ impl Parser<'_> {
                     ExprKind::Number(f64::INFINITY)
                 } else {
                     let span = name.span;
-                    ExprKind::Ref(crate::ast::Ref {
-                        name,
-                        index: None,
-                        field: None,
-                        span,
-                    })
+                    ExprKind::Ref(crate::ast::Ref { name, index: None, field: None, span })
                 };
                 self.tree(at, kind, 0)?
             }
@@ -304,13 +276,7 @@ impl Parser<'_> {
         if height >= DEPTH_MAX {
             return Err(self.too_deep());
         }
-        Ok(Tree {
-            expr: Expr {
-                kind,
-                span: self.span_from(first),
-            },
-            height: height + 1,
-        })
+        Ok(Tree { expr: Expr { kind, span: self.span_from(first) }, height: height + 1 })
     }
 
     fn nested(&mut self, read: impl FnOnce(&mut Self) -> Read<Tree>) -> Read<Tree> {
@@ -324,12 +290,9 @@ impl Parser<'_> {
     }
 
     pub(super) fn too_deep(&mut self) -> Stop {
-        let diagnostic = Diagnostic::error(
-            "too-deep",
-            self.token().span,
-            format!("nested more than {DEPTH_MAX} deep here"),
-        )
-        .help("name a part: `let` for a constant, `set` for a value, `def` for statements");
+        let diagnostic =
+            Diagnostic::error("too-deep", self.token().span, format!("nested more than {DEPTH_MAX} deep here"))
+                .help("name a part: `let` for a constant, `set` for a value, `def` for statements");
         self.report(diagnostic)
     }
 }

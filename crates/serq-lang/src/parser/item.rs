@@ -3,22 +3,17 @@
 use super::statement::STATEMENTS;
 use super::{Parser, Place, Read, Stop};
 use crate::ast::{
-    Arrive, Def, DefBody, Entry, File, Item, Let, Policy, Pool, PoolOption, PoolOptionKind,
-    Preempt, Queue, QueueItem, Relation, Run, RunField, RunFieldKind, ServeRule, SessionBlock,
-    Share, Stage, StageKind, StageKindKind, StepOption, StepOptionKind, Use, Workload,
-    WorkloadItem,
+    Arrive, Def, DefBody, Entry, File, Item, Let, Policy, Pool, PoolOption, PoolOptionKind, Preempt, Queue, QueueItem,
+    Relation, Run, RunField, RunFieldKind, ServeRule, SessionBlock, Share, Stage, StageKind, StageKindKind, StepOption,
+    StepOptionKind, Use, Workload, WorkloadItem,
 };
 use crate::diagnostic::Diagnostic;
 use crate::lexer::TokenKind;
 use crate::source::Span;
 
-const ITEMS: &[&str] = &[
-    "let", "use", "def", "pool", "stage", "queue", "share", "workload", "session", "server",
-    "gauge", "run",
-];
-const POOL_OPTIONS: &[&str] = &[
-    "cap", "block", "evict", "preempt", "queue", "admit", "spill",
-];
+const ITEMS: &[&str] =
+    &["let", "use", "def", "pool", "stage", "queue", "share", "workload", "session", "server", "gauge", "run"];
+const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "spill"];
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
 const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve"];
 const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "init", "turn", "session"];
@@ -49,9 +44,7 @@ impl Parser<'_> {
         let Some(word) = self.word() else {
             return Err(self.no_item());
         };
-        if matches!(self.word_ahead(1), Some("pull" | "push"))
-            && self.kind_ahead(2) == TokenKind::Name
-        {
+        if matches!(self.word_ahead(1), Some("pull" | "push")) && self.kind_ahead(2) == TokenKind::Name {
             return self.relation().map(Item::Relation);
         }
         if !ITEMS.contains(&word) {
@@ -67,11 +60,7 @@ impl Parser<'_> {
             "use" => {
                 let (path, path_span) = self.path()?;
                 self.semicolon(ITEMS)?;
-                Item::Use(Use {
-                    path,
-                    path_span,
-                    span: self.span_from(first),
-                })
+                Item::Use(Use { path, path_span, span: self.span_from(first) })
             }
             "def" => {
                 let name = self.name("the definition's name")?;
@@ -84,23 +73,13 @@ impl Parser<'_> {
                 } else {
                     return Err(self.unexpected("`=` and an expression, or `{` and statements"));
                 };
-                Item::Def(Def {
-                    name,
-                    parameters,
-                    body,
-                    span: self.span_from(first),
-                })
+                Item::Def(Def { name, parameters, body, span: self.span_from(first) })
             }
             "pool" => {
                 let name = self.name("the pool's name")?;
                 let size = self.bracketed()?;
                 let options = self.pool_options()?;
-                Item::Pool(Pool {
-                    name,
-                    size,
-                    options,
-                    span: self.span_from(first),
-                })
+                Item::Pool(Pool { name, size, options, span: self.span_from(first) })
             }
             "stage" => {
                 let name = self.name("the stage's name")?;
@@ -108,49 +87,28 @@ impl Parser<'_> {
                 self.expect(TokenKind::Colon)?;
                 let kind = self.stage_kind()?;
                 self.semicolon_after(&kind, ITEMS)?;
-                Item::Stage(Stage {
-                    name,
-                    size,
-                    kind,
-                    span: self.span_from(first),
-                })
+                Item::Stage(Stage { name, size, kind, span: self.span_from(first) })
             }
             "queue" => self.queue(first).map(Item::Queue)?,
             "share" => {
                 let policy = self.policy()?;
                 self.semicolon(ITEMS)?;
-                Item::Share(Share {
-                    policy,
-                    span: self.span_from(first),
-                })
+                Item::Share(Share { policy, span: self.span_from(first) })
             }
             "workload" => {
                 let items = self.braced(Place::Workload, Self::workload_item, |parser| {
                     parser.skip_item(Place::Workload);
                 })?;
                 let span = self.span_from(first);
-                Item::Workload(Workload {
-                    items,
-                    keyword_span: keyword,
-                    span,
-                })
+                Item::Workload(Workload { items, keyword_span: keyword, span })
             }
-            "session" => Item::Session(SessionBlock {
-                body: self.block()?,
-                keyword_span: keyword,
-            }),
-            "server" => Item::Server(SessionBlock {
-                body: self.block()?,
-                keyword_span: keyword,
-            }),
+            "session" => Item::Session(SessionBlock { body: self.block()?, keyword_span: keyword }),
+            "server" => Item::Server(SessionBlock { body: self.block()?, keyword_span: keyword }),
             _ => {
                 let fields = self.braced(Place::Inner, Self::run_field, |parser| {
                     parser.skip_item(Place::Inner);
                 })?;
-                Item::Run(Run {
-                    fields,
-                    keyword_span: keyword,
-                })
+                Item::Run(Run { fields, keyword_span: keyword })
             }
         })
     }
@@ -179,8 +137,11 @@ impl Parser<'_> {
         let near = crate::nearest::nearest(word, ITEMS.iter().copied());
         let help = match word {
             _ if self.kind_ahead(1) == TokenKind::Assign => format!("a constant is `let {short} = …;`"),
-            "fn" => "write `def name(x) = …;` or `def name(x) { … }`; what a session does stands in `session { … }`".to_owned(),
-            "engine" | "device" => "an engine is a `queue NAME : prefill { … }` or a `stage NAME : step { … }`".to_owned(),
+            "fn" => "write `def name(x) = …;` or `def name(x) { … }`; what a session does stands in `session { … }`"
+                .to_owned(),
+            "engine" | "device" => {
+                "an engine is a `queue NAME : prefill { … }` or a `stage NAME : step { … }`".to_owned()
+            }
             word if STATEMENTS.contains(&word) => {
                 format!("`{short}` is a statement; statements stand in `session {{ … }}`")
             }
@@ -197,11 +158,7 @@ impl Parser<'_> {
         let name = self.name(what)?;
         self.expect(TokenKind::Assign)?;
         let value = self.value(ITEMS)?;
-        Ok(Let {
-            name,
-            value,
-            span: self.span_from(first),
-        })
+        Ok(Let { name, value, span: self.span_from(first) })
     }
 
     fn path(&mut self) -> Read<(String, Span)> {
@@ -229,11 +186,7 @@ impl Parser<'_> {
             false => None,
         };
         if !self.is_word("share") {
-            let expected = if latency.is_some() {
-                "`share`"
-            } else {
-                "`latency` or `share`"
-            };
+            let expected = if latency.is_some() { "`share`" } else { "`latency` or `share`" };
             let message = format!("expected {expected}, found {}", self.found());
             let diagnostic = Diagnostic::error("unexpected-token", self.token().span, message)
                 .help("say how concurrent reads divide the links: `share maxmin` or `share bottleneck`");
@@ -243,15 +196,7 @@ impl Parser<'_> {
         let policy = self.policy()?;
         self.semicolon(ITEMS)?;
         let span = self.span_from(first);
-        Ok(Relation {
-            reader,
-            push,
-            verb_span,
-            source,
-            latency,
-            policy,
-            span,
-        })
+        Ok(Relation { reader, push, verb_span, source, latency, policy, span })
     }
 
     fn policy(&mut self) -> Read<Policy> {
@@ -265,9 +210,7 @@ impl Parser<'_> {
     }
 
     fn pool_options(&mut self) -> Read<Vec<PoolOption>> {
-        self.braced(Place::Inner, Self::pool_option, |parser| {
-            parser.skip_item(Place::Inner)
-        })
+        self.braced(Place::Inner, Self::pool_option, |parser| parser.skip_item(Place::Inner))
     }
 
     fn pool_option(&mut self) -> Read<PoolOption> {
@@ -276,25 +219,19 @@ impl Parser<'_> {
         let kind = match word {
             "cap" => PoolOptionKind::Cap(self.expression()?),
             "block" => PoolOptionKind::Block(self.expression()?),
-            "evict" => {
-                PoolOptionKind::Evict(match self.choice(&["lru", "by"], "eviction order")? {
-                    "by" => Some(self.expressions(false)?),
-                    _ => None,
-                })
-            }
-            "preempt" => PoolOptionKind::Preempt(
-                match self.choice(&["none", "lifo", "by"], "preemption rule")? {
-                    "none" => Preempt::None,
-                    "lifo" => Preempt::Lifo,
-                    _ => Preempt::By(self.expressions(false)?),
-                },
-            ),
-            "queue" => {
-                PoolOptionKind::Queue(match self.choice(&["fifo", "by"], "queue order")? {
-                    "by" => Some(self.expressions(false)?),
-                    _ => None,
-                })
-            }
+            "evict" => PoolOptionKind::Evict(match self.choice(&["lru", "by"], "eviction order")? {
+                "by" => Some(self.expressions(false)?),
+                _ => None,
+            }),
+            "preempt" => PoolOptionKind::Preempt(match self.choice(&["none", "lifo", "by"], "preemption rule")? {
+                "none" => Preempt::None,
+                "lifo" => Preempt::Lifo,
+                _ => Preempt::By(self.expressions(false)?),
+            }),
+            "queue" => PoolOptionKind::Queue(match self.choice(&["fifo", "by"], "queue order")? {
+                "by" => Some(self.expressions(false)?),
+                _ => None,
+            }),
             "admit" => {
                 self.expect_word("via")?;
                 PoolOptionKind::AdmitVia(self.reference("a stage's name")?)
@@ -306,19 +243,11 @@ impl Parser<'_> {
                 let work = self.parenthesised()?;
                 self.expect_word("when")?;
                 let when = self.parenthesised()?;
-                PoolOptionKind::Spill {
-                    pool,
-                    stage,
-                    work,
-                    when,
-                }
+                PoolOptionKind::Spill { pool, stage, work, when }
             }
         };
         self.semicolon(POOL_OPTIONS)?;
-        Ok(PoolOption {
-            kind,
-            span: self.span_from(first),
-        })
+        Ok(PoolOption { kind, span: self.span_from(first) })
     }
 
     /// The option's word; a lone `;` is no option.
@@ -365,10 +294,7 @@ impl Parser<'_> {
                 parser.skip_item(Place::Inner);
             })?),
         };
-        Ok(StageKind {
-            kind,
-            span: self.span_from(first),
-        })
+        Ok(StageKind { kind, span: self.span_from(first) })
     }
 
     /// The `;` behind a stage's kind; behind `step { … }` it may be left out.
@@ -393,10 +319,7 @@ impl Parser<'_> {
             _ => StepOptionKind::Serve(self.serve_rule()?),
         };
         self.semicolon(STEP_OPTIONS)?;
-        Ok(StepOption {
-            kind,
-            span: self.span_from(first),
-        })
+        Ok(StepOption { kind, span: self.span_from(first) })
     }
 
     fn serve_rule(&mut self) -> Read<ServeRule> {
@@ -443,13 +366,7 @@ impl Parser<'_> {
         let items = self.braced(Place::Queue, Self::queue_item, |parser| {
             parser.skip_item(Place::Queue);
         })?;
-        Ok(Queue {
-            name,
-            size,
-            roles,
-            items,
-            span: self.span_from(first),
-        })
+        Ok(Queue { name, size, roles, items, span: self.span_from(first) })
     }
 
     fn queue_item(&mut self) -> Read<QueueItem> {
@@ -472,12 +389,7 @@ impl Parser<'_> {
                     return Err(self.report(diagnostic));
                 }
                 let options = self.pool_options()?;
-                Ok(QueueItem::Pool(Pool {
-                    name,
-                    size: None,
-                    options,
-                    span: self.span_from(first),
-                }))
+                Ok(QueueItem::Pool(Pool { name, size: None, options, span: self.span_from(first) }))
             }
             Some("serve") if named => {
                 self.advance();
@@ -491,20 +403,13 @@ impl Parser<'_> {
                 } else {
                     self.semicolon_after(&kind, &["nic", "pool"])?;
                 }
-                Ok(QueueItem::Serve {
-                    kind,
-                    latency,
-                    span: self.span_from(first),
-                })
+                Ok(QueueItem::Serve { kind, latency, span: self.span_from(first) })
             }
             Some("nic") if named => {
                 self.advance();
                 let kind = self.stage_kind()?;
                 self.semicolon_after(&kind, &["serve", "pool"])?;
-                Ok(QueueItem::Nic {
-                    kind,
-                    span: self.span_from(first),
-                })
+                Ok(QueueItem::Nic { kind, span: self.span_from(first) })
             }
             _ => self.entry().map(QueueItem::Entry),
         }
@@ -512,8 +417,7 @@ impl Parser<'_> {
 
     fn entry(&mut self) -> Read<Entry> {
         let first = self.at;
-        let verb = self
-            .name("`pool`, `serve`, `nic` or an entry: `route`, `prefill`, `decode`, `transfer`")?;
+        let verb = self.name("`pool`, `serve`, `nic` or an entry: `route`, `prefill`, `decode`, `transfer`")?;
         let parameters = match self.kind() {
             TokenKind::ParenOpen => Some(self.parameters()?),
             _ => None,
@@ -524,79 +428,57 @@ impl Parser<'_> {
         };
         let header_span = self.span_from(first);
         if self.kind() != TokenKind::BraceOpen && parameters.is_none() && from.is_none() {
-            const WORDS: &[&str] = &[
-                "pool", "serve", "nic", "route", "prefill", "decode", "transfer",
-            ];
+            const WORDS: &[&str] = &["pool", "serve", "nic", "route", "prefill", "decode", "transfer"];
             let after = self.found();
-            let message = format!(
-                "expected `(` or `{{` after `{}`, found {after}",
-                crate::lexer::shorten(&verb.text)
-            );
+            let message = format!("expected `(` or `{{` after `{}`, found {after}", crate::lexer::shorten(&verb.text));
             let diagnostic = Diagnostic::error("unexpected-token", self.token().span, message);
             let help = match crate::nearest::nearest(&verb.text, WORDS.iter().copied()) {
                 Some(word) if word != verb.text => format!("write `{word}`"),
-                Some(word @ ("serve" | "nic")) => format!(
-                    "write `{word} KIND;` with `fifo`, `ps(rate)`, `delay` or `step {{ … }}`"
-                ),
-                _ => "an entry is a verb, its parameters and a block: `prefill (prompt) { … }`"
-                    .to_owned(),
+                Some(word @ ("serve" | "nic")) => {
+                    format!("write `{word} KIND;` with `fifo`, `ps(rate)`, `delay` or `step {{ … }}`")
+                }
+                _ => "an entry is a verb, its parameters and a block: `prefill (prompt) { … }`".to_owned(),
             };
             return Err(self.report(diagnostic.help(help)));
         }
         let body = self.block()?;
-        Ok(Entry {
-            verb,
-            parameters,
-            from,
-            body,
-            header_span,
-            span: self.span_from(first),
-        })
+        Ok(Entry { verb, parameters, from, body, header_span, span: self.span_from(first) })
     }
 
     fn workload_item(&mut self) -> Read<WorkloadItem> {
         let first = self.at;
         let keyword = self.token().span;
-        Ok(
-            match self.option_word(WORKLOAD_ITEMS, "item of a workload")? {
-                "arrive" => {
-                    let law = self.choice(LAWS, "arrival law")?;
-                    if law != "none" {
-                        self.layout.hugging.push(self.at);
-                    }
-                    let law = match law {
-                        "poisson" => Arrive::Poisson(self.parenthesised()?),
-                        "renewal" => Arrive::Renewal(self.parenthesised()?),
-                        "closed" => Arrive::Closed(self.parenthesised()?),
-                        "batch" => Arrive::Batch(self.parenthesised()?),
-                        _ => Arrive::None,
-                    };
-                    self.semicolon(WORKLOAD_ITEMS)?;
-                    WorkloadItem::Arrive(law, self.span_from(first))
+        Ok(match self.option_word(WORKLOAD_ITEMS, "item of a workload")? {
+            "arrive" => {
+                let law = self.choice(LAWS, "arrival law")?;
+                if law != "none" {
+                    self.layout.hugging.push(self.at);
                 }
-                "trace" => {
-                    let (path, _) = self.path()?;
-                    let ordered = self.eat_word("ordered");
-                    self.semicolon(WORKLOAD_ITEMS)?;
-                    WorkloadItem::Trace {
-                        path,
-                        ordered,
-                        span: self.span_from(first),
-                    }
-                }
-                "hidden" => {
-                    let names = self.names("an attribute's name")?;
-                    self.semicolon(WORKLOAD_ITEMS)?;
-                    WorkloadItem::Hidden(names, self.span_from(first))
-                }
-                "init" => WorkloadItem::Init(self.block()?),
-                "turn" => WorkloadItem::Turn(self.block()?),
-                _ => WorkloadItem::Session(SessionBlock {
-                    body: self.block()?,
-                    keyword_span: keyword,
-                }),
-            },
-        )
+                let law = match law {
+                    "poisson" => Arrive::Poisson(self.parenthesised()?),
+                    "renewal" => Arrive::Renewal(self.parenthesised()?),
+                    "closed" => Arrive::Closed(self.parenthesised()?),
+                    "batch" => Arrive::Batch(self.parenthesised()?),
+                    _ => Arrive::None,
+                };
+                self.semicolon(WORKLOAD_ITEMS)?;
+                WorkloadItem::Arrive(law, self.span_from(first))
+            }
+            "trace" => {
+                let (path, _) = self.path()?;
+                let ordered = self.eat_word("ordered");
+                self.semicolon(WORKLOAD_ITEMS)?;
+                WorkloadItem::Trace { path, ordered, span: self.span_from(first) }
+            }
+            "hidden" => {
+                let names = self.names("an attribute's name")?;
+                self.semicolon(WORKLOAD_ITEMS)?;
+                WorkloadItem::Hidden(names, self.span_from(first))
+            }
+            "init" => WorkloadItem::Init(self.block()?),
+            "turn" => WorkloadItem::Turn(self.block()?),
+            _ => WorkloadItem::Session(SessionBlock { body: self.block()?, keyword_span: keyword }),
+        })
     }
 
     fn run_field(&mut self) -> Read<RunField> {
@@ -609,10 +491,6 @@ impl Parser<'_> {
         };
         let value = self.expression()?;
         self.semicolon(RUN_FIELDS)?;
-        Ok(RunField {
-            kind,
-            value,
-            span: self.span_from(first),
-        })
+        Ok(RunField { kind, value, span: self.span_from(first) })
     }
 }

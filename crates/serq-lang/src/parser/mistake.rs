@@ -25,19 +25,14 @@ impl Parser<'_> {
 
     pub(super) fn help_for_unexpected(&self, expected: &str) -> Option<String> {
         let found = self.found();
-        let word = match expected
-            .strip_prefix('`')
-            .and_then(|rest| rest.strip_suffix('`'))
-        {
+        let word = match expected.strip_prefix('`').and_then(|rest| rest.strip_suffix('`')) {
             Some(word) if !word.contains('`') => Some(word),
             _ => None,
         };
         Some(match (self.kind(), word) {
             (TokenKind::String, _) => "only `use` and `trace` take a string".to_owned(),
             (TokenKind::Assign, Some(";")) => "to compare, write `==`".to_owned(),
-            (TokenKind::Dot, _) => {
-                "a name has no `.` in it; `Q.x` is read where a value stands".to_owned()
-            }
+            (TokenKind::Dot, _) => "a name has no `.` in it; `Q.x` is read where a value stands".to_owned(),
             (TokenKind::Name | TokenKind::Number(_), Some("(")) => {
                 format!("put it in parentheses: `({} …)`", found.trim_matches('`'))
             }
@@ -70,9 +65,7 @@ impl Parser<'_> {
         let mut diagnostic = match code {
             "unknown-kind" => Diagnostic::error("unknown-kind", self.token().span, message),
             "unknown-item" => Diagnostic::error("unknown-item", self.token().span, message),
-            "unknown-statement" => {
-                Diagnostic::error("unknown-statement", self.token().span, message)
-            }
+            "unknown-statement" => Diagnostic::error("unknown-statement", self.token().span, message),
             _ => Diagnostic::error("unknown-option", self.token().span, message),
         };
         if let Some(near) = nearest(word, words.iter().copied()) {
@@ -159,11 +152,8 @@ impl Parser<'_> {
         if place != Place::Top && start > 0 && !self.text[..start].ends_with('\n') {
             return false;
         }
-        use TokenKind::{
-            Assign, BraceOpen, BracketOpen, Colon, Name, ParenOpen, Semicolon, String,
-        };
-        let named =
-            |then: &[TokenKind]| self.kind_ahead(1) == Name && then.contains(&self.kind_ahead(2));
+        use TokenKind::{Assign, BraceOpen, BracketOpen, Colon, Name, ParenOpen, Semicolon, String};
+        let named = |then: &[TokenKind]| self.kind_ahead(1) == Name && then.contains(&self.kind_ahead(2));
         match word {
             "let" | "gauge" => named(&[Assign]),
             "use" => self.kind_ahead(1) == String,

@@ -10,8 +10,8 @@ use crate::source::Span;
 
 /// The words that begin a statement.
 pub(super) const STATEMENTS: &[&str] = &[
-    "set", "observe", "mark", "turn", "end", "request", "hold", "grow", "load", "drop", "release",
-    "run", "prefill", "decode", "tool", "transfer", "branch", "loop", "choose",
+    "set", "observe", "mark", "turn", "end", "request", "hold", "grow", "load", "drop", "release", "run", "prefill",
+    "decode", "tool", "transfer", "branch", "loop", "choose",
 ];
 
 impl Parser<'_> {
@@ -25,10 +25,7 @@ impl Parser<'_> {
         self.blocks += 1;
         let stmts = self.braced(Place::Inner, Self::statement, Self::skip_statement);
         self.blocks -= 1;
-        Ok(Block {
-            stmts: stmts?,
-            span: self.span_from(first),
-        })
+        Ok(Block { stmts: stmts?, span: self.span_from(first) })
     }
 
     /// Over the rest of a statement, reading the blocks that belong to it.
@@ -54,10 +51,7 @@ impl Parser<'_> {
     fn statement(&mut self) -> Read<Stmt> {
         let first = self.at;
         let kind = self.statement_kind()?;
-        Ok(Stmt {
-            kind,
-            span: self.span_from(first),
-        })
+        Ok(Stmt { kind, span: self.span_from(first) })
     }
 
     fn statement_kind(&mut self) -> Read<StmtKind> {
@@ -149,10 +143,7 @@ impl Parser<'_> {
                 self.layout.hugging.push(self.at);
                 let arguments = self.expressions(true)?;
                 self.semicolon(STATEMENTS)?;
-                let name = crate::ast::Name {
-                    text: word.to_owned(),
-                    span: keyword,
-                };
+                let name = crate::ast::Name { text: word.to_owned(), span: keyword };
                 StmtKind::Use(name, arguments)
             }
             _ => {
@@ -166,9 +157,7 @@ impl Parser<'_> {
     fn begins_call(&self, word: &str) -> bool {
         match self.kind_ahead(1) {
             TokenKind::Dot => true,
-            TokenKind::BracketOpen
-                if matches!(word, "prefill" | "decode" | "tool" | "transfer") =>
-            {
+            TokenKind::BracketOpen if matches!(word, "prefill" | "decode" | "tool" | "transfer") => {
                 self.after_pair(self.at + 1) == TokenKind::Dot
             }
             TokenKind::BracketOpen => true,
@@ -192,10 +181,7 @@ impl Parser<'_> {
                 _ => {}
             }
             if open == 0 {
-                return self
-                    .tokens
-                    .get(index + offset + 1)
-                    .map_or(TokenKind::End, |next| next.kind);
+                return self.tokens.get(index + offset + 1).map_or(TokenKind::End, |next| next.kind);
             }
         }
         TokenKind::End
@@ -232,11 +218,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn stray_semicolon(&mut self) -> Stop {
-        let diagnostic = Diagnostic::error(
-            "stray-semicolon",
-            self.token().span,
-            "this `;` ends nothing",
-        );
+        let diagnostic = Diagnostic::error("stray-semicolon", self.token().span, "this `;` ends nothing");
         let after_block = self.at > 0 && self.tokens[self.at - 1].kind == TokenKind::BraceClose;
         let help = match after_block {
             true => "leave it out: a block needs no `;` behind it",
@@ -266,11 +248,7 @@ impl Parser<'_> {
                 true => Some(self.parenthesised()?),
                 false => None,
             };
-            grabs.push(Grab {
-                pool,
-                units,
-                reserve,
-            });
+            grabs.push(Grab { pool, units, reserve });
             if !self.eat(TokenKind::Comma) {
                 break;
             }
@@ -319,14 +297,7 @@ impl Parser<'_> {
             }
             self.advance();
         }
-        Ok(StmtKind::Hold(Box::new(Hold {
-            grabs,
-            reuse,
-            bindings,
-            body,
-            cache,
-            lease,
-        })))
+        Ok(StmtKind::Hold(Box::new(Hold { grabs, reuse, bindings, body, cache, lease })))
     }
 
     fn misplaced(&mut self, word: &str) -> Stop {
@@ -357,12 +328,7 @@ impl Parser<'_> {
         let work = self.parenthesised()?;
         let growing = self.growing()?;
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Run {
-            stages,
-            mode,
-            work,
-            growing,
-        })
+        Ok(StmtKind::Run { stages, mode, work, growing })
     }
 
     fn growing(&mut self) -> Read<Option<Ref>> {
@@ -382,13 +348,7 @@ impl Parser<'_> {
         let work = self.expression()?;
         let growing = self.growing()?;
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Serve {
-            form,
-            index,
-            on,
-            work,
-            growing,
-        })
+        Ok(StmtKind::Serve { form, index, on, work, growing })
     }
 
     fn transfer(&mut self, keyword: Span) -> Read<StmtKind> {
@@ -418,14 +378,7 @@ impl Parser<'_> {
         let to = self.reference("the pool it is read into")?;
         let load = self.parenthesised()?;
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Transfer {
-            index,
-            on,
-            work,
-            from,
-            to,
-            load,
-        })
+        Ok(StmtKind::Transfer { index, on, work, from, to, load })
     }
 
     fn branch(&mut self) -> Read<StmtKind> {
@@ -443,12 +396,7 @@ impl Parser<'_> {
                 return Err(self.report(diagnostic));
             }
         }
-        Ok(StmtKind::Branch {
-            chance,
-            test,
-            then,
-            otherwise,
-        })
+        Ok(StmtKind::Branch { chance, test, then, otherwise })
     }
 
     /// `Q[i].verb (…) from P[i] to M (m);`
@@ -467,11 +415,6 @@ impl Parser<'_> {
             false => None,
         };
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Call {
-            target,
-            arguments,
-            from,
-            to,
-        })
+        Ok(StmtKind::Call { target, arguments, from, to })
     }
 }

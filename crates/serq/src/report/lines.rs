@@ -8,8 +8,8 @@
 //! The first line of an observation has what a sum done by hand gives; its spread
 //! and quantiles follow on lines of their own, as do a pool's averages.
 
-use serq_sim::replicate::{Figures, member};
-use serq_sim::report::Report;
+use serq_sim::replicate::Figures;
+use serq_sim::report::{Report, member_name};
 
 use crate::number::{NOTHING, exact};
 
@@ -58,9 +58,9 @@ pub(crate) fn facts(report: &Report) -> String {
         line("gauge", &g.name, width, "  ", &figures);
     }
 
-    let width = widest(&mut report.stages.iter().map(|stage| member(&stage.name, stage.index).len()));
+    let width = widest(&mut report.stages.iter().map(|stage| member_name(&stage.name, stage.index).len()));
     for s in &report.stages {
-        let name = member(&s.name, s.index);
+        let name = member_name(&s.name, s.index);
         let figures = [
             ("number", fixed(s.mean_number)),
             ("utilization", fixed(s.utilization)),
@@ -87,10 +87,10 @@ pub(crate) fn facts(report: &Report) -> String {
         }
     }
 
-    let width = widest(&mut report.pools.iter().map(|pool| member(&pool.name, pool.index).len()));
+    let width = widest(&mut report.pools.iter().map(|pool| member_name(&pool.name, pool.index).len()));
     for p in &report.pools {
         let figures = [("left", units(p.left)), ("in_use_at_end", units(p.in_use_at_end))];
-        line("pool", &member(&p.name, p.index), width, "  ", &figures);
+        line("pool", &member_name(&p.name, p.index), width, "  ", &figures);
     }
     for p in &report.pools {
         let figures = [
@@ -106,7 +106,7 @@ pub(crate) fn facts(report: &Report) -> String {
             ("rejected", whole(p.rejected)),
             ("stuck", whole(p.stuck)),
         ];
-        line("averages", &member(&p.name, p.index), width, "  ", &figures);
+        line("averages", &member_name(&p.name, p.index), width, "  ", &figures);
     }
 
     if let Some(slo) = &report.slo {

@@ -3,7 +3,7 @@
 //! A column appears where some row has something to say in it. A family of many
 //! members is three rows: mean, least, greatest.
 
-use serq_sim::replicate::member;
+use serq_sim::report::member_name;
 use serq_sim::report::{Note, Pool, Report, Stage};
 
 use crate::number::{NOTHING, count, significant, with_interval};
@@ -162,7 +162,7 @@ fn families<'a, T: 'a>(
             for &row in family {
                 let (name, index) = name(row);
                 let cells = columns.iter().map(|(_, value, write)| write(value(row)));
-                table.row([member(name, index)].into_iter().chain(cells).collect());
+                table.row([member_name(name, index)].into_iter().chain(cells).collect());
             }
             continue;
         }

@@ -33,18 +33,138 @@ impl Random {
 
 /// Pieces of programs.
 const SOUP: &[&str] = &[
-    "{", "}", "(", ")", "[", "]", ",", ";", ":", "?", "=", ".", "~", "+", "-", "*", "/", "^", "<", "<=", "==", "&&",
-    "||", "!", "0", "1", "-1", "1.5", ".5", "1.", "1..5", "1e", "1e400", "1e-300", "65537", "inf", "0/0", "\"a\"", "\"",
-    "/*", "*/", "//", "\n", "\r\n", "\t", "\u{feff}", "λ", "#", "max k in 3 (", "sum k in 5000 (", "let", "let x = ",
-    "use \"vllm.sq\";", "def f(a)", "def f(a) = a + a;", "f(f(f(1)))", "pool", "pool p { cap 4; }", "stage s :",
-    "step {", "fifo", "fifo(3)", "ps(", "delay", "queue Q : prefill {", "prefill (", "decode (", "transfer", "from",
-    "to", "on", "hold", "hold kv (1) {", "reserve (", "reuse (", "at admission (", "cache (", "lease", "branch (",
-    "branch with (", "else", "loop {", "choose i in 3 by (", "in", "by (", "run", "run {", "session {", "server {",
-    "workload {", "arrive", "arrive batch(2);", "arrive poisson(1);", "arrive closed(1);", "turn;", "end;", "set x = ",
-    "observe y = ", "mark z;", "request;", "request gw;", "grow kv (1);", "release kv;", "drop kv;", "growing",
-    "share maxmin;", "D pull P", "latency", "gauge g = ", "preempt lifo;", "preempt none;", "block 4;", "evict by (",
-    "admit via eng;", "spill", "x", "kv", "mem", "slot", "eng", "now", "serial", "cached", "computed", "used(kv)",
-    "cachedin(mem)", "budget_left(eng)", "~exp(1)", "~uniform(0, 1)", "~bernoulli(0.5)", "self", "hidden o;",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ";",
+    ":",
+    "?",
+    "=",
+    ".",
+    "~",
+    "+",
+    "-",
+    "*",
+    "/",
+    "^",
+    "<",
+    "<=",
+    "==",
+    "&&",
+    "||",
+    "!",
+    "0",
+    "1",
+    "-1",
+    "1.5",
+    ".5",
+    "1.",
+    "1..5",
+    "1e",
+    "1e400",
+    "1e-300",
+    "65537",
+    "inf",
+    "0/0",
+    "\"a\"",
+    "\"",
+    "/*",
+    "*/",
+    "//",
+    "\n",
+    "\r\n",
+    "\t",
+    "\u{feff}",
+    "λ",
+    "#",
+    "max k in 3 (",
+    "sum k in 5000 (",
+    "let",
+    "let x = ",
+    "use \"vllm.sq\";",
+    "def f(a)",
+    "def f(a) = a + a;",
+    "f(f(f(1)))",
+    "pool",
+    "pool p { cap 4; }",
+    "stage s :",
+    "step {",
+    "fifo",
+    "fifo(3)",
+    "ps(",
+    "delay",
+    "queue Q : prefill {",
+    "prefill (",
+    "decode (",
+    "transfer",
+    "from",
+    "to",
+    "on",
+    "hold",
+    "hold kv (1) {",
+    "reserve (",
+    "reuse (",
+    "at admission (",
+    "cache (",
+    "lease",
+    "branch (",
+    "branch with (",
+    "else",
+    "loop {",
+    "choose i in 3 by (",
+    "in",
+    "by (",
+    "run",
+    "run {",
+    "session {",
+    "server {",
+    "workload {",
+    "arrive",
+    "arrive batch(2);",
+    "arrive poisson(1);",
+    "arrive closed(1);",
+    "turn;",
+    "end;",
+    "set x = ",
+    "observe y = ",
+    "mark z;",
+    "request;",
+    "request gw;",
+    "grow kv (1);",
+    "release kv;",
+    "drop kv;",
+    "growing",
+    "share maxmin;",
+    "D pull P",
+    "latency",
+    "gauge g = ",
+    "preempt lifo;",
+    "preempt none;",
+    "block 4;",
+    "evict by (",
+    "admit via eng;",
+    "spill",
+    "x",
+    "kv",
+    "mem",
+    "slot",
+    "eng",
+    "now",
+    "serial",
+    "cached",
+    "computed",
+    "used(kv)",
+    "cachedin(mem)",
+    "budget_left(eng)",
+    "~exp(1)",
+    "~uniform(0, 1)",
+    "~bernoulli(0.5)",
+    "self",
+    "hidden o;",
 ];
 
 fn boundary(text: &str, at: usize) -> usize {
@@ -61,11 +181,7 @@ fn token(text: &str, random: &mut Random) -> (usize, usize) {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let start = text[..at].rfind(|c| !word(c)).map_or(0, |k| k + text[k..].chars().next().map_or(1, char::len_utf8));
     let end = text[at..].find(|c| !word(c)).map_or(text.len(), |k| at + k);
-    if start < end {
-        (start, end)
-    } else {
-        (at, text[at..].chars().next().map_or(at, |c| at + c.len_utf8()))
-    }
+    if start < end { (start, end) } else { (at, text[at..].chars().next().map_or(at, |c| at + c.len_utf8())) }
 }
 
 /// A program with one to four changes; about half of them leave its tokens whole, so that
@@ -90,7 +206,8 @@ pub(crate) fn mutated(programs: &[String], random: &mut Random) -> String {
                 if !numbers.is_empty() {
                     let at = numbers[random.below(numbers.len())].0;
                     let end = text[at..].find(|c: char| !c.is_ascii_digit() && c != '.').map_or(text.len(), |k| at + k);
-                    let other = ["0", "1", "2", "3", "7.5", "0.1", "100", "1e-9", "(-1)", "(0/0)", "inf", "1e9", "1e18"];
+                    let other =
+                        ["0", "1", "2", "3", "7.5", "0.1", "100", "1e-9", "(-1)", "(0/0)", "inf", "1e9", "1e18"];
                     // A million phases are allowed and take 10 ms a draw, more than all else together.
                     let known = if text.contains("erlang") { &other[..10] } else { &other[..] };
                     text.replace_range(at..end, random.of(known));
@@ -101,9 +218,10 @@ pub(crate) fn mutated(programs: &[String], random: &mut Random) -> String {
                 let lines: Vec<&str> = text.lines().collect();
                 let at = random.below(lines.len());
                 let times = random.below(3);
-                let changed = lines.iter().enumerate().flat_map(|(k, line)| {
-                    std::iter::repeat_n(*line, if k == at { times } else { 1 })
-                });
+                let changed = lines
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(k, line)| std::iter::repeat_n(*line, if k == at { times } else { 1 }));
                 text = changed.collect::<Vec<_>>().join("\n");
             }
             // Anything anywhere.

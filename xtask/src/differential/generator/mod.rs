@@ -247,7 +247,7 @@ impl Writer {
     /// Arrivals of a few sessions. Answers how many there are at once, 0 for unknown.
     fn arrivals(&mut self, sessions: u64) {
         let law = match self.rng.below(6) {
-            0 | 1 | 2 => {
+            0..=2 => {
                 self.used("arrive batch");
                 format!("arrive batch({sessions});")
             }

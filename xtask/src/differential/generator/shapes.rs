@@ -69,7 +69,11 @@ pub(super) fn engine(w: &mut Writer) {
     let known = "known = computed < p ? p : computed + 1";
     if cached {
         w.used("engine with cache");
-        let whole = if block == "0.5" { "cachedin(mem)".to_owned() } else { format!("min(cachedin(mem), floor((known - 1) / {block}) * {block})") };
+        let whole = if block == "0.5" {
+            "cachedin(mem)".to_owned()
+        } else {
+            format!("min(cachedin(mem), floor((known - 1) / {block}) * {block})")
+        };
         let reuse = if w.rng.chance(50) {
             w.used("reuse");
             " reuse (p - 1)"
@@ -236,7 +240,8 @@ pub(super) fn hand_over(w: &mut Writer) {
         } else {
             w.used("queue role link");
             w.line(format!("queue L[{prefillers}] : link {{"));
-            let serve = w.one_of(&["serve ps(4) latency 0.25;", "serve ps(8);", "serve delay latency 0.5;", "serve fifo;"]);
+            let serve =
+                w.one_of(&["serve ps(4) latency 0.25;", "serve ps(8);", "serve delay latency 0.5;", "serve fifo;"]);
             w.line(serve);
             w.line("}");
         }
@@ -286,7 +291,8 @@ pub(super) fn hand_over(w: &mut Writer) {
     w.line("}");
     if pull {
         let latency = w.pick(&[("pull latency", " latency 0.5"), ("pull latency", " latency 0.25"), ("pull", "")]);
-        let share = w.pick(&[("share maxmin", "maxmin"), ("share maxmin", "maxmin"), ("share bottleneck", "bottleneck")]);
+        let share =
+            w.pick(&[("share maxmin", "maxmin"), ("share maxmin", "maxmin"), ("share bottleneck", "bottleneck")]);
         w.line(format!("D pull P{latency} share {share};"));
     }
     w.used("queue role gateway");
@@ -296,7 +302,9 @@ pub(super) fn hand_over(w: &mut Writer) {
     w.line("set plen = ctx + fresh;");
     if routed {
         w.used("choose two keys");
-        w.line(format!("choose pi in {prefillers} by (queued(P[pi].seats) + used(P[pi].seats), -cachedin(P[pi].mem));"));
+        w.line(format!(
+            "choose pi in {prefillers} by (queued(P[pi].seats) + used(P[pi].seats), -cachedin(P[pi].mem));"
+        ));
         w.used("choose one key");
         w.line(format!("choose di in {decoders} by (used(D[di].mem));"));
     } else {

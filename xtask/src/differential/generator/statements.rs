@@ -214,7 +214,8 @@ impl Free<'_> {
             && size.is_none()
             && self.w.rng.chance(30)
         {
-            let when = self.w.pick(&[("spill always", "1"), ("spill when size", "size >= 1"), ("spill when age", "age < 6")]);
+            let when =
+                self.w.pick(&[("spill always", "1"), ("spill when size", "size >= 1"), ("spill when age", "age < 6")]);
             self.w.used("spill");
             self.w.line(format!("spill {target} via gate (size * 0.25) when ({when});"));
         }
@@ -357,7 +358,8 @@ impl Free<'_> {
             }
             _ => match pool.size {
                 Some(n) => {
-                    let aggregate = self.w.pick(&[("aggregate sum", "sum"), ("aggregate max", "max"), ("aggregate min", "min")]);
+                    let aggregate =
+                        self.w.pick(&[("aggregate sum", "sum"), ("aggregate max", "max"), ("aggregate min", "min")]);
                     format!("{aggregate} k in {n} (used({}[k]))", pool.name)
                 }
                 None => self.pool_figure("figure used", "used", &pool),
@@ -659,7 +661,10 @@ impl Free<'_> {
                     let keys = self.w.pick(&[
                         ("choose one key", format!("(used({name}[{index}]))")),
                         ("choose one key", format!("(-queued({name}[{index}]))")),
-                        ("choose two keys", format!("(queued({name}[{index}]) > 0 ? 1 : 0, -cachedin({name}[{index}]))")),
+                        (
+                            "choose two keys",
+                            format!("(queued({name}[{index}]) > 0 ? 1 : 0, -cachedin({name}[{index}]))"),
+                        ),
                     ]);
                     self.w.line(format!("choose {index} in {n} by {keys};"));
                     chosen = Some(index.clone());
@@ -685,7 +690,7 @@ impl Free<'_> {
                 }
                 8 if at == 0 && bound.is_some() => {
                     let bound = bound.clone().unwrap_or_default();
-                    (format!("{bound}"), 0.0)
+                    (bound.to_string(), 0.0)
                 }
                 _ => (format!("{constant}"), constant),
             };

@@ -1,0 +1,125 @@
+//! Programs that went wrong once, each with what is right.
+
+use serq_lang::{Settings, compile, load};
+use serq_sim::{Options, Outcome, RunError, simulate};
+
+fn run(text: &str) -> Result<Outcome, RunError> {
+    let (mut sources, mut said) = load(None, text, &mut |_| Err("no libraries here".into()));
+    let (program, more) = compile(&mut sources, &Settings::default());
+    said.extend(more);
+    let program = program.unwrap_or_else(|| panic!("it does not load: {said:#?}"));
+    let options = Options { record: true, max_events: Some(100_000), ..Options::default() };
+    simulate(&program, None, &options, &mut |_, _| true)
+}
+
+fn samples(text: &str, observe: &str) -> Vec<f64> {
+    let outcome = run(text).unwrap_or_else(|error| panic!("it stops: {error:?}"));
+    let at = outcome.report.observes.iter().position(|o| o.name == observe).expect("it is observed");
+    outcome.samples[at].iter().map(|s| s.value).collect()
+}
+
+/// The message of a run-time error, and where it stands.
+fn stops(text: &str) -> (String, Option<(u32, u32)>, Option<u64>) {
+    let error = run(text).expect_err("it stops");
+    (error.message, error.at.map(|at| (at.line, at.column)), error.session)
+}
+
+/// A grower that is its own victim leaves a job number to the job that writes its evicted
+/// blocks. The plan took that one for the grower and pushed a growth for nobody: a panic.
+#[test]
+fn a_preempted_growers_job_number_is_not_its_own_any_more() {
+    let text = "pool T { cap 100; block 4; }
+        pool mem { cap 20; block 4; preempt lifo; spill T via L (1) when (1); }
+        stage eng : step { budget 100; cost 1; memory mem; }
+        stage s : delay;
+        stage L : delay;
+        workload { arrive batch(2); }
+        session {
+          branch (serial == 0) {
+            hold mem (16) { run s (0.1); } cache (16)
+            run s (1);
+            hold mem (4) { run s (0.2); run eng prefill (8) growing mem; observe done = now; } cache (100)
+          } else { run s (1.15); hold mem (16) { run s (3); } }
+          end;
+        }
+        run { horizon 10; }";
+    let done = samples(text, "done");
+    assert!(done.len() == 1 && (done[0] - 5.7).abs() < 1e-9, "{done:?}");
+}
+
+/// Decodes admitted beside tentative decodes had the whole budget once more.
+#[test]
+fn decodes_of_exclusive_prefill_stay_within_the_budget() {
+    let text = "pool slot { cap 9; admit via eng; }
+        stage eng : step { budget 2; cost tokens; serve exclusive prefill; }
+        stage s : delay;
+        workload { arrive batch(4); }
+        session { run s (serial < 2 ? 0 : 1.5); hold slot (1) { run eng decode (5); observe done = now; } end; }
+        run { horizon 40; }";
+    assert_eq!(samples(text, "done"), [10.0, 10.0, 20.0, 20.0]);
+}
+
+/// Two full pools that spill into each other passed pieces round and round.
+#[test]
+fn spills_in_a_circle_end() {
+    let text = "pool p { cap 40; block 1; spill q via s (1) when (1); }
+        pool q { cap 40; block 1; spill p via s (1) when (1); }
+        pool r { cap 40; block 1; spill p via s (1) when (1); }
+        stage s : delay;
+        workload { arrive renewal(1); }
+        session {
+          hold p (10) { run s (0.5); } cache (10)
+          hold q (10) { run s (0.5); } cache (10)
+          hold r (10) { run s (0.5); } cache (10)
+          end;
+        }
+        run { horizon 50; }";
+    let outcome = run(text).expect("it ends");
+    assert!(outcome.report.pools.iter().all(|pool| pool.left == 0.0 && pool.spills > 0));
+}
+
+/// A body admitted while an engine was planned joined a plain pool's queue, and nothing
+/// further happened: nobody tried it.
+#[test]
+fn who_joins_while_nothing_is_due_is_tried() {
+    let text = "pool slot { cap 4; admit via eng; }
+        pool plain { cap 4; }
+        stage eng : step { budget 8; cost 1; }
+        stage s : delay;
+        workload { arrive batch(1); }
+        session { hold slot (1) { hold plain (1) { observe inside = now; run s (1); } } end; }
+        run { horizon 10; }";
+    assert_eq!(samples(text, "inside"), [0.0]);
+}
+
+#[test]
+fn run_time_errors_stand_at_their_statement_and_session() {
+    let grow = "pool p { cap 4; } stage s : delay; workload { arrive batch(1); init { set k = 0 - 1; } }\nsession { hold p (1) {\n  grow p (k);\n  run s (1); } end; }\nrun { horizon 10; }";
+    assert_eq!(stops(grow), ("a growth: -1, a finite amount of at least 0 is meant".into(), Some((3, 3)), Some(0)));
+    // The header of somebody who waits, tried because another gives back.
+    let header = "pool p { cap 4; } pool q[2] { cap 4; } stage s : delay; workload { arrive batch(2); }\nsession { branch (serial == 0) { hold p (4) { run s (1); } run s (2); }\n  else { run s (0.5); hold p (2 + used(q[serial * 7])) { run s (1); } } end; }\nrun { horizon 10; }";
+    assert_eq!(stops(header), ("index 7 of q: its members are 0 to 1".into(), Some((3, 23)), Some(1)));
+    let turn = "pool p[2] { cap 4; }\nworkload { arrive batch(1);\n  turn { set z = 7; set x = used(p[z]); } }\nsession { turn; end; } run { horizon 10; }";
+    assert_eq!(stops(turn), ("index 7 of p: its members are 0 to 1".into(), Some((3, 21)), Some(0)));
+}
+
+#[test]
+fn what_would_not_end_within_an_instant_is_stopped() {
+    let evict = "pool m { cap 1e9; block 1; evict by (-size); } stage s : delay; workload { arrive batch(2); }
+        session { run s (serial); hold m (1e9) { run s (0.1); } cache (1e9) end; } run { horizon 10; }";
+    assert!(stops(evict).0.contains("pieces were evicted in one instant"));
+    let blocks =
+        "pool m { cap inf; block 1e-300; } stage s : delay; workload { arrive batch(1); init { set n = 1e10; } }
+        session { hold m (n) { run s (1); } end; } run { horizon 10; }";
+    assert!(stops(blocks).0.contains("more blocks than can be counted"));
+    let work = "stage e : step { cost 1; } workload { arrive batch(1); } session { run e prefill (inf); end; } run { horizon 10; }";
+    assert!(stops(work).0.contains("infinite work"));
+    let law = "stage s : delay; workload { arrive batch(1); } session { set x = ~erlang(1e6, 1); run s (1); end; } run { horizon 10; }";
+    assert!(stops(law).0.contains("phases"));
+}
+
+#[test]
+fn a_law_of_nan_is_nan() {
+    let text = "stage s : delay; workload { arrive batch(1); } session { observe x = ~erlang(0/0, 1); run s (1); end; } run { horizon 10; }";
+    assert!(samples(text, "x")[0].is_nan());
+}

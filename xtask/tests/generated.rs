@@ -1,0 +1,74 @@
+//! Generated programs, in a build that checks the kernel's invariants after every fact.
+//!
+//! The programs are those of `cargo xtask differential` (which compares them with the
+//! reference release); here nothing but our own side is needed:
+//!
+//! * no unit is left to nobody at the end;
+//! * two runs are the same, to the last sample;
+//! * the linked program, printed and read back, runs the same.
+
+use serq_ir::Program;
+use serq_lang::{Settings, compile, load};
+use serq_sim::{Options, simulate};
+use xtask::differential::generator;
+
+const PROGRAMS: u64 = 300;
+/// Far from the seeds `cargo xtask differential` begins with.
+const FIRST_SEED: u64 = 1_000_001;
+
+fn link(text: &str) -> Option<Program> {
+    let (mut sources, diagnostics) = load(None, text, &mut |_| Err("no files here".into()));
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+    compile(&mut sources, &Settings::default()).0
+}
+
+/// Everything a run answers, or why it stopped.
+fn run(program: &Program) -> String {
+    let options = Options { record: true, strict: true, ..Options::default() };
+    match simulate(program, None, &options, &mut |_, _| true) {
+        Ok(outcome) => {
+            for pool in &outcome.report.pools {
+                assert_eq!(pool.left, 0.0, "{}: nobody owns {} units", pool.name, pool.left);
+            }
+            let report = serde_json::to_string(&outcome.report).expect("a report is JSON");
+            format!("{report}\n{:?}\n{:?}", outcome.samples, outcome.gauge_points)
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+#[test]
+fn generated_programs_keep_every_invariant() {
+    let (mut linked, mut stopped) = (0, 0);
+    for seed in FIRST_SEED..FIRST_SEED + PROGRAMS {
+        let text = generator::generate(seed).text;
+        // A failure names its seed: the panic's message comes above this one.
+        let outcome = std::panic::catch_unwind(|| {
+            let program = link(&text)?;
+            let first = run(&program);
+            assert_eq!(first, run(&program), "two runs differ");
+            let read = serq_ir::json::read(&serq_ir::json::print(&program)).expect("a printed program reads back");
+            assert_eq!(read, program, "a printed program reads back the same");
+            assert_eq!(first, run(&read), "the program read back runs otherwise");
+            Some(first.starts_with("RunError"))
+        });
+        match outcome {
+            Ok(Some(stop)) => {
+                linked += 1;
+                stopped += u64::from(stop);
+            }
+            Ok(None) => {}
+            Err(_) => panic!("seed {seed}:\n{text}"),
+        }
+    }
+    assert!(linked * 10 >= PROGRAMS * 9, "{linked} of {PROGRAMS} programs link");
+    assert!(stopped * 10 <= PROGRAMS, "{stopped} of {PROGRAMS} runs end in an error");
+}
+
+#[test]
+fn a_seed_always_gives_the_same_program() {
+    let (one, other) = (generator::generate(7), generator::generate(7));
+    assert_eq!(one.text, other.text);
+    assert_eq!(one.features, other.features);
+    assert_ne!(one.text, generator::generate(8).text);
+}
