@@ -88,3 +88,25 @@ fn a_run_can_be_timed() {
     let line: Value = serde_json::from_str(&bench::bench(&arguments).unwrap()).expect("a line of JSON");
     assert!(line["cpu_s"].as_f64() > Some(0.0) && line["turns"].as_u64() > Some(10), "{line}");
 }
+
+/// The README's first command names no binary.
+#[test]
+fn cargo_run_knows_what_to_run() {
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo is there");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    let default = metadata["workspace_default_members"].as_array().expect("it is listed");
+    let binaries: Vec<&str> = metadata["packages"]
+        .as_array()
+        .expect("packages are listed")
+        .iter()
+        .filter(|package| default.contains(&package["id"]))
+        .flat_map(|package| package["targets"].as_array().expect("targets are listed"))
+        .filter(|target| target["kind"][0] == "bin")
+        .filter_map(|target| target["name"].as_str())
+        .collect();
+    assert_eq!(binaries, ["serq"]);
+}
