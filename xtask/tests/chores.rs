@@ -94,7 +94,7 @@ fn a_run_can_be_timed() {
 fn cargo_run_knows_what_to_run() {
     let output = std::process::Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(root())
         .output()
         .expect("cargo is there");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
