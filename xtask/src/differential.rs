@@ -104,9 +104,11 @@ fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) 
             return Ok(false); // Before the reference is asked: it may run for ever where ours stops.
         }
         reference.ask(text)?;
+        let theirs = reference.answer()?;
         let mut differences = Vec::new();
-        compare(&ours, &reference.answer()?, &mut differences);
-        Ok(differences.iter().all(|difference| classes::is_holders(text, difference)))
+        compare(&ours, &theirs, &mut differences);
+        Ok(differences.iter().all(|difference| classes::is_holders(text, difference))
+            || classes::stops_serving(&ours, &theirs))
     };
     Ok(match classes::class(text, ours, theirs, &differences, &mut agree)? {
         Some(class) => Verdict::Known(class),

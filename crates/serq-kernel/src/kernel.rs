@@ -120,7 +120,7 @@ pub struct OverCap {
     pub pool: u32,
     /// The pool in whose queue it waits.
     pub queue: u32,
-    /// Units it asks for.
+    /// Units it asks for, before they are rounded to blocks.
     pub need: f64,
 }
 
@@ -474,8 +474,8 @@ impl<'p> Kernel<'p> {
                 let units = self.eval(world, &grab.units, &frame);
                 let reserve = grab.reserve.as_ref().map_or(0.0, |r| self.eval(world, r, &frame));
                 let state = &self.pools[pool as usize];
-                let need = state.units(state.quanta(units.max(reserve)));
-                if need > state.cap && !found.iter().any(|f| f.pool == pool) {
+                let need = units.max(reserve);
+                if state.units(state.quanta(need)) > state.cap && !found.iter().any(|f| f.pool == pool) {
                     found.push(OverCap { pool, queue, need });
                 }
             }

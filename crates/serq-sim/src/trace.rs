@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_wrong_row_is_named_by_its_line() {
         for (text, error) in [
-            ("a,b,c,d,e\n0,1,-5,6,7", "line 2: `new` is -5, it must be finite and not negative"),
+            ("session,turn,new,out,think\n0,1,-5,6,7", "line 2: `new` is -5, it must be finite and not negative"),
             ("0,1,5,inf,7", "line 1: `out` is inf, it must be finite and not negative"),
             ("\n\n0,1,5,6,nan", "line 3: `think` is nan, it must be finite and not negative"),
             ("0,1,5,6,1e999", "line 1: `think` is 1e999, it must be finite and not negative"),
@@ -132,7 +132,9 @@ mod tests {
             ("0", "line 1: 1 column, a row is `session,turn,new,out,think[,forced]`"),
             ("0,1,5,6,7,8,9", "line 1: 7 columns, a row is `session,turn,new,out,think[,forced]`"),
             ("0,1,,6,7", "line 1: `new` is ``, not a number"),
-            ("a,b,c,d,e\nf,g,h,i,j", "line 2: `session` is `f`, not a number"),
+            ("a,b,c,d,e\n0,1,5,6,7", "line 1: `session` is `a`, not a number"),
+            ("turn,session,new,out,think\n1,0,5,6,7", "line 1: `session` is `turn`, not a number"),
+            ("0;1;5;6;7\n0,1,5,6,7", "line 1: 1 column, a row is `session,turn,new,out,think[,forced]`"),
             ("", "no rows: a trace has lines of `session,turn,new,out,think[,forced]`"),
             ("session,turn,new,out,think\n", "no rows: a trace has lines of `session,turn,new,out,think[,forced]`"),
         ] {

@@ -11,21 +11,26 @@ use serde_json::Value;
 
 use super::answer::Answer;
 
-/// Runs a text on both sides and answers whether they agree, `mean_holders` apart.
+/// Runs a text on both sides and answers whether they agree, `mean_holders` and what the
+/// reference leaves waiting with nothing pending apart.
 pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
 
+const VOID_EVENT: &str = "void event: a warm-up's end, a lease that ended earlier: what waits is retried";
 const PASSED_OVER: &str = "engine: one passed over before another gave it work";
 
 /// A corner that the reference decides otherwise, and programs without it.
 type Corner = fn(&str) -> Option<String>;
 
-const CORNERS: [(&str, Corner); 7] = [
+const CORNERS: [(&str, Corner); 10] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
+    ("budget_left: an admitted body reads a chunk or budget that changed since", budgets_constant),
+    ("cache: a preempted hold keeps a prefix larger than it had", nothing_cached),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
     (PASSED_OVER, engines_swapped),
     (PASSED_OVER, engines_admit_nobody),
-    ("warm-up: its end retries what waits", without_warmup),
+    (VOID_EVENT, without_warmup),
+    (VOID_EVENT, leases_never_end),
     ("spill: into a pool that is full", spills_have_room),
 ];
 
@@ -45,6 +50,9 @@ pub(super) fn class(
     }
     if only_holders(text, differences) {
         return Ok(Some("holders: a session with two shares of a pool"));
+    }
+    if stops_serving(ours, theirs) {
+        return Ok(Some("nothing pending: whoever has room by then is served here, waits for ever there"));
     }
     for (class, without) in CORNERS {
         if let Some(changed) = without(text)
@@ -140,6 +148,48 @@ fn without_warmup(text: &str) -> Option<String> {
     (kept.len() < text.lines().count()).then(|| kept.join("\n") + "\n")
 }
 
+/// The program with leases that no timer ends. In 0.1.3 the timer of a lease that was taken
+/// goes off all the same, and pools are retried then.
+fn leases_never_end(text: &str) -> Option<String> {
+    let lines = text.lines().map(|line| match line.rsplit_once(" lease ") {
+        Some((before, lease)) => {
+            let pool = lease.rsplit_once(" (").map_or(lease, |(pool, _)| pool);
+            format!("{before} lease {pool} (inf)\n")
+        }
+        None => format!("{line}\n"),
+    });
+    let changed: String = lines.collect();
+    (changed != text).then_some(changed)
+}
+
+/// The program that reads `budget_left`, with a constant budget and chunk. In a body that
+/// an engine admitted, 0.1.3 evaluates both anew, with who is resident by then.
+fn budgets_constant(text: &str) -> Option<String> {
+    let changed = text
+        .replace("chunk decoders > 0 ? 2 : 4;", "chunk 4;")
+        .replace("budget 4 + residents * 2 - decoders;", "budget 12;");
+    (text.contains("budget_left(") && changed != text).then_some(changed)
+}
+
+/// The program, where something preempts, with nothing cached. In 0.1.3 a hold preempted
+/// before it ran keeps its consumed prefix even when that is more than it was allocated,
+/// and the pool stands above its cap.
+fn nothing_cached(text: &str) -> Option<String> {
+    let preempts = text.lines().any(|line| {
+        let line = line.trim();
+        line.starts_with("preempt lifo") || line.starts_with("preempt by")
+    });
+    let lines = text.lines().map(|line| match line.split_once("} cache (") {
+        Some((before, after)) => {
+            let lease = after.split_once(" lease ").map_or(String::new(), |(_, lease)| format!(" lease {lease}"));
+            format!("{before}}} cache (0){lease}\n")
+        }
+        None => format!("{line}\n"),
+    });
+    let changed: String = lines.collect();
+    (preempts && changed != text).then_some(changed)
+}
+
 /// The program with room for every growth of a run in a pool of `preempt none`: there 0.1.3
 /// counts the chunk that waited twice in the run's position.
 fn growing_never_stalls(text: &str) -> Option<String> {
@@ -206,6 +256,46 @@ fn with_room(text: &str, chosen: impl Fn(&str, &[&str]) -> bool) -> Option<Strin
 /// Whether a difference is `mean_holders` of a pool that a session may have twice.
 pub(super) fn is_holders(text: &str, difference: &str) -> bool {
     only_holders(text, std::slice::from_ref(&difference.to_owned()))
+}
+
+/// The reference does what we do up to some instant and nothing afterwards, with sessions
+/// alive: what an admitted body waits for in a pool served at settles is tried at the next
+/// event, and none comes. Its samples and change points are then the beginning of ours, but
+/// for the last change point, which holds what that instant left.
+pub(super) fn stops_serving(ours: &Answer, theirs: &Answer) -> bool {
+    let number = |answer: &Answer, at: &str| answer.at(at).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let alive = |answer: &Answer| number(answer, "/report/arrivals") - number(answer, "/report/ended");
+    if alive(theirs).is_nan() || alive(theirs) <= 0.0 {
+        return false;
+    }
+    // We did all it did, and more.
+    let more = |part: &str, figure: &str| {
+        let rows = |answer: &Answer| answer.at(part).and_then(Value::as_array).cloned().unwrap_or_default();
+        let count = |row: &Value| row[figure].as_f64().unwrap_or(0.0);
+        let pairs: Vec<(f64, f64)> = rows(ours).iter().zip(&rows(theirs)).map(|(a, b)| (count(a), count(b))).collect();
+        pairs.iter().all(|(a, b)| a >= b).then(|| pairs.iter().any(|(a, b)| a > b))
+    };
+    if more("/report/pools", "admissions") != Some(true) || more("/report/stages", "completed").is_none() {
+        return false;
+    }
+    let begins = |ours: &Value, theirs: &Value, slack: usize| {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let (ours, theirs) = (list(ours), list(theirs));
+        let same = theirs.len().saturating_sub(slack);
+        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+        let equal = |a: &Value, b: &Value| match (a, b) {
+            (Value::Array(a), Value::Array(b)) => a.iter().zip(b).all(|(a, b)| number(a) == number(b)),
+            _ => number(a) == number(b) || a == b,
+        };
+        ours.len() >= same && ours.iter().zip(&theirs[..same]).all(|(a, b)| equal(a, b))
+    };
+    let all = |part: &str, begins: &dyn Fn(&Value, &Value) -> bool| {
+        let (Some(ours), Some(theirs)) = (ours.at(part), theirs.at(part)) else { return false };
+        theirs.as_object().is_some_and(|rows| rows.iter().all(|(name, row)| begins(&ours[name], row)))
+    };
+    let columns = ["samples", "times", "sessions", "turns"];
+    all("/samples", &|a, b| columns.iter().all(|column| begins(&a[column], &b[column], 0)))
+        && all("/gauge_points", &|a, b| begins(a, b, 1))
 }
 
 /// Nothing but `mean_holders` differs, of pools a session may have twice: ending a hold,

@@ -33,13 +33,6 @@ pub struct Generated {
     pub features: BTreeMap<&'static str, u32>,
 }
 
-impl Generated {
-    /// Whether a feature occurs.
-    pub fn has(&self, feature: &str) -> bool {
-        self.features.contains_key(feature)
-    }
-}
-
 /// The program of a seed.
 pub fn generate(seed: u64) -> Generated {
     let mut writer = Writer::new(seed);

@@ -688,6 +688,11 @@ impl Free<'_> {
                     let figure = self.figure();
                     (format!("max(min({figure}, {constant}), 1)"), 0.0)
                 }
+                8 if cap.is_finite() && self.w.rng.chance(4) => {
+                    // Live state is not judged: this one waits for ever.
+                    self.w.used("units beyond the cap");
+                    (format!("used({reference}) + {}", cap + 2.0), 0.0)
+                }
                 8 if at == 0 && bound.is_some() => {
                     let bound = bound.clone().unwrap_or_default();
                     (bound.to_string(), 0.0)
