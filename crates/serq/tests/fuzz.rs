@@ -15,9 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fuzzing::inputs::{self, Random};
+use fuzzing::inputs::{self, Ir, Random};
 use fuzzing::{check_ir, check_link, check_simulation, check_syntax};
-use serde_json::Value;
 
 /// No single input takes this long, on a busy machine with assertions on.
 const INPUT_TIME_MAX: Duration = Duration::from_secs(20);
@@ -128,10 +127,10 @@ fn arbitrary_bytes() {
 
 #[test]
 fn mutated_ir() {
-    let programs: Vec<Value> = programs()
+    let programs: Vec<Ir> = programs()
         .iter()
         .filter_map(|text| check_link(text))
-        .map(|program| serde_json::to_value(program).expect("a program is JSON"))
+        .map(|program| Ir::new(serde_json::to_value(program).expect("a program is JSON")))
         .collect();
     assert!(programs.len() > 70, "the examples and cases link");
     let read = Cell::new(0);

@@ -270,11 +270,45 @@ pub(crate) fn bytes(random: &mut Random) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// An IR with one to four changes: values of its tree, or characters of its text.
-pub(crate) fn mutated_ir(programs: &[Value], random: &mut Random) -> String {
-    let mut program = programs[random.below(programs.len())].clone();
+/// An IR and where its numbers stand.
+pub(crate) struct Ir {
+    value: Value,
+    /// JSON pointers to the numbers that are no places in the text.
+    numbers: Vec<String>,
+}
+
+impl Ir {
+    pub(crate) fn new(value: Value) -> Self {
+        fn walk(value: &Value, at: &str, found: &mut Vec<String>) {
+            match value {
+                Value::Number(_) => found.push(at.to_owned()),
+                Value::Array(list) => list.iter().enumerate().for_each(|(k, v)| walk(v, &format!("{at}/{k}"), found)),
+                Value::Object(map) => {
+                    map.iter()
+                        .filter(|(key, _)| *key != "at")
+                        .for_each(|(key, v)| walk(v, &format!("{at}/{key}"), found));
+                }
+                _ => {}
+            }
+        }
+        let mut numbers = Vec::new();
+        walk(&value, "", &mut numbers);
+        Self { value, numbers }
+    }
+}
+
+/// An IR with one to four changes. Two of three change one number only, so that many are
+/// still programs; the others change any values of the tree, or characters of its text.
+pub(crate) fn mutated_ir(programs: &[Ir], random: &mut Random) -> String {
+    let Ir { value, numbers } = &programs[random.below(programs.len())];
+    let mut program = value.clone();
+    if random.below(3) != 0 {
+        let at = &numbers[random.below(numbers.len())];
+        *program.pointer_mut(at).expect("the pointer is the program's") = number(random);
+        return program.to_string();
+    }
     let changes = 1 + random.below(4);
-    if random.below(8) == 0 {
+    if random.below(4) == 0 {
         let mut text = program.to_string();
         for _ in 0..changes {
             let at = boundary(&text, random.below(text.len()));
@@ -284,16 +318,11 @@ pub(crate) fn mutated_ir(programs: &[Value], random: &mut Random) -> String {
         return text;
     }
     for _ in 0..changes {
-        let donor = subtree(&programs[random.below(programs.len())], random).clone();
+        let donor = subtree(&programs[random.below(programs.len())].value, random).clone();
         let place = place(&mut program, random);
         let new = match (random.below(4), &*place) {
             (0, _) => donor,
-            (1 | 2, Value::Number(_)) | (1, _) => {
-                let whole = [0, 1, 2, 3, 7, 100, 65_536, 1_000_000_000, u64::from(u32::MAX), u64::MAX];
-                let others = [-1.0, -0.0, 0.5, 1e-9, 1e18, 1e308];
-                let at = random.below(whole.len() + others.len());
-                whole.get(at).map_or_else(|| Value::from(others[at - whole.len()]), |n| Value::from(*n))
-            }
+            (1 | 2, Value::Number(_)) | (1, _) => number(random),
             (_, Value::String(_)) => Value::from(random.of(&["inf", "-inf", "now", "max", "sum", "", "used", "min"])),
             (_, Value::Array(list)) if !list.is_empty() => {
                 let mut list = list.clone();
@@ -312,6 +341,13 @@ pub(crate) fn mutated_ir(programs: &[Value], random: &mut Random) -> String {
         *place = new;
     }
     program.to_string()
+}
+
+fn number(random: &mut Random) -> Value {
+    let whole = [0, 1, 2, 3, 4, 5, 7, 9, 10, 12, 100, 65_536, 1_000_000_000, u64::from(u32::MAX), u64::MAX];
+    let others = [-1.0, -0.0, 0.5, 1e-9, 1e18, 1e308];
+    let at = random.below(whole.len() + others.len());
+    whole.get(at).map_or_else(|| Value::from(others[at - whole.len()]), |n| Value::from(*n))
 }
 
 fn children(value: &Value) -> usize {
