@@ -458,27 +458,40 @@ impl Kernel<'_> {
             let job = self.stages[stage as usize].engine.joined.remove(0);
             let prefill = self.jobs[job as usize].mode == Some(Mode::Prefill);
             if exclusive == Exclusive::Tentative && prefill {
-                if over {
-                    continue; // One prefill alone; this one's turn comes.
-                }
-                // The prefill replaces the decodes, which keep the blocks they grew by.
-                self.clear_plan(stage);
-                self.set_left(budget);
-                over = true;
-            }
-            if !over || prefill {
+                // One prefill alone; the next one's turn comes.
+                over = over || self.replace_decodes(world, stage, step, job, budget, chunk)?;
+            } else if !over {
                 self.serve_one(world, stage, step, job, chunk)?;
             }
         }
         Ok(over)
     }
 
-    fn clear_plan(&mut self, stage: u32) {
-        let engine = &mut self.stages[stage as usize].engine;
-        for &job in &engine.plan {
-            self.jobs[job as usize].planned = 0.0;
+    /// A prefill takes the place of the planned decodes, which keep the blocks they grew by.
+    /// Where it gets no token itself, they keep theirs. Answers whether it got any.
+    fn replace_decodes<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        job: u32,
+        budget: f64,
+        chunk: f64,
+    ) -> Result<bool> {
+        let mut decodes = std::mem::take(&mut self.stages[stage as usize].engine.plan);
+        self.set_left(budget);
+        self.serve_one(world, stage, step, job, chunk)?;
+        let served = !self.stages[stage as usize].engine.plan.is_empty();
+        if served {
+            decodes.iter().for_each(|&decode| self.jobs[decode as usize].planned = 0.0);
+        } else {
+            // Its growth may have taken some of them.
+            decodes.retain(|decode| self.stages[stage as usize].engine.residents.contains(decode));
+            let planned: f64 = decodes.iter().map(|&decode| self.jobs[decode as usize].planned).sum();
+            self.set_left(budget - planned);
+            self.stages[stage as usize].engine.plan = decodes;
         }
-        engine.plan.clear();
+        Ok(served)
     }
 
     /// Reads the cost and starts the iteration, if there is one.
