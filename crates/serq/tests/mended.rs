@@ -123,3 +123,23 @@ fn a_law_of_nan_is_nan() {
     let text = "stage s : delay; workload { arrive batch(1); } session { observe x = ~erlang(0/0, 1); run s (1); end; } run { horizon 10; }";
     assert!(samples(text, "x")[0].is_nan());
 }
+
+/// A prefill admitted in the place of planned decodes found no room, was its own victim,
+/// and the iteration passed with nobody served: the decodes never ended and made no room.
+#[test]
+fn decodes_keep_their_tokens_when_the_prefill_in_their_place_gets_none() {
+    let text = "stage gate : delay;
+        pool a { cap 24.625; preempt by (0); admit via eng; }
+        stage eng : step { cost 0.25 + residents * 0.25; serve exclusive prefill; }
+        workload {
+          arrive renewal(1.25);
+          init { set x0 = max(4 - serial * 0.5, 1); set x1 = 0.5 + (serial - floor(serial / 3) * 3) * 2; }
+        }
+        session {
+          hold a (5) { run eng decode (serial == 1 ? 1.5 : x0) growing a; run eng decode (x1) growing a; }
+          run gate (0.5);
+          hold a (1.5) { run eng prefill (3.5) growing a; observe done = serial * 100 + now; }
+        }
+        run { horizon 24; }";
+    assert_eq!(samples(text, "done"), [6.0, 112.25, 317.25, 421.25, 622.75]);
+}
