@@ -382,7 +382,7 @@ fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Subtract => a - b,
         Binary::Multiply => a * b,
         Binary::Divide => a / b,
-        Binary::Power => power(a, b),
+        Binary::Power => libm::pow(a, b),
         Binary::Less => truth(a < b),
         Binary::LessEqual => truth(a <= b),
         Binary::Greater => truth(a > b),
@@ -391,9 +391,4 @@ fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::NotEqual => truth(a != b),
         Binary::And | Binary::Or => truth(b != 0.0),
     }
-}
-
-/// `a ^ b`, the same bits everywhere.
-pub fn power(a: f64, b: f64) -> f64 {
-    libm::pow(a, b)
 }

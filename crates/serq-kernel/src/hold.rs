@@ -64,8 +64,8 @@ pub(crate) struct Lease {
     pub(crate) timer: Option<u32>,
 }
 
-impl Kernel<'_> {
-    fn hold_code(&self, pc: u32) -> &'_ HoldCode {
+impl<'p> Kernel<'p> {
+    pub(crate) fn hold_code(&self, pc: u32) -> &'p HoldCode {
         match &self.code.ops[pc as usize] {
             Op::Hold(hold) => hold,
             _ => unreachable!("a hold's operation is a hold"),
@@ -74,9 +74,8 @@ impl Kernel<'_> {
 
     /// The session reaches a hold: it joins the queue of the hold's first pool.
     pub(crate) fn join<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
-        let code = self.code;
         let pc = self.sessions[slot as usize].pc;
-        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a hold's operation is a hold") };
+        let hold = self.hold_code(pc);
         let frame = Frame::session(slot);
         let mut members = std::mem::take(&mut self.sessions[slot as usize].members);
         members.clear();
@@ -108,9 +107,8 @@ impl Kernel<'_> {
 
     /// A preempted hold goes to the head of its first pool's queue.
     pub(crate) fn rejoin<W: World>(&mut self, world: &mut W, slot: u32, position: f64) -> Result<()> {
-        let code = self.code;
         let pc = self.sessions[slot as usize].pc;
-        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a hold's operation is a hold") };
+        let hold = self.hold_code(pc);
         // The header will read `computed`; so must the judgement.
         self.set_attribute(slot, BuiltIn::Computed as u32, position);
         if let Some(pool) = self.judge(world, slot, hold)? {
@@ -209,9 +207,8 @@ impl Kernel<'_> {
     pub(crate) fn try_head<W: World>(&mut self, world: &mut W, pool: u32) -> Result<bool> {
         let Some(slot) = self.head(world, pool) else { return Ok(false) };
         self.check_fault()?;
-        let code = self.code;
         let pc = self.sessions[slot as usize].pc;
-        let Op::Hold(hold) = &code.ops[pc as usize] else { unreachable!("a queued session stands at a hold") };
+        let hold = self.hold_code(pc);
         // A header reads `computed` as it will be inside.
         if let Some(position) = self.sessions[slot as usize].resumes {
             self.set_attribute(slot, BuiltIn::Computed as u32, position);
@@ -400,7 +397,7 @@ impl Kernel<'_> {
     pub(crate) fn close<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let pc = self.sessions[slot as usize].holds.last().expect("a scope's end has its hold").pc;
         let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
-        self.give_back_innermost(world, slot, lease)?;
+        self.give_back_innermost(world, slot, lease, false)?;
         self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
         let session = &mut self.sessions[slot as usize];
         if session.preempted_at.is_some_and(|(hold, _)| hold == pc) {
@@ -415,6 +412,7 @@ impl Kernel<'_> {
         world: &mut W,
         slot: u32,
         lease: Option<usize>,
+        preempted: bool,
     ) -> Result<()> {
         let at = self.sessions[slot as usize].holds.len() - 1;
         let hold = self.sessions[slot as usize].holds[at];
@@ -422,7 +420,7 @@ impl Kernel<'_> {
         let leased = lease.map(|grab| hold.shares + grab as u32);
         for share in shares {
             if Some(share) != leased && !self.sessions[slot as usize].shares[share as usize].released {
-                self.give_back_share(world, slot, at, share, false)?;
+                self.give_back_share(world, slot, at, share, preempted)?;
             }
         }
         if let Some(leased) = leased {
@@ -472,10 +470,8 @@ impl Kernel<'_> {
         share: Share,
         preempted: bool,
     ) -> Result<()> {
-        let code = self.code;
-        let Op::Hold(hold_code) = &code.ops[hold.pc as usize] else { unreachable!("a hold's operation is a hold") };
         let pool = share.pool;
-        let kept = match &hold_code.cache {
+        let kept = match &self.hold_code(hold.pc).cache {
             Some(cache) => {
                 let bound = self.eval(world, cache, &Frame::session(slot));
                 self.check_fault()?;

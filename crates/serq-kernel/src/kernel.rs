@@ -22,7 +22,7 @@ use serq_ir::Place;
 
 use crate::cache::Entries;
 use crate::code::{Code, StageCodeKind};
-use crate::expression::{Draws, Frame, NO_VARIABLES, NOBODY};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Filling;
 use crate::index_set::IndexSet;
 use crate::pool::{ExactSum, Pool, PoolCounts, TOLERANCE};
@@ -220,9 +220,7 @@ impl<'p> Kernel<'p> {
         for arrival in arrivals {
             self.arrive(arrival)?;
         }
-        self.settle(world)?;
-        self.after_fact();
-        Ok(())
+        self.end_fact(world)
     }
 
     /// Fact: the running iteration of a step stage ended.
@@ -233,9 +231,7 @@ impl<'p> Kernel<'p> {
     pub fn tell_step_ended<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<()> {
         self.at(now);
         self.end_step(world, stage)?;
-        self.settle(world)?;
-        self.after_fact();
-        Ok(())
+        self.end_fact(world)
     }
 
     /// Fact: a job's work (`fifo`, `delay`, `ps`, a flow) is done.
@@ -246,9 +242,7 @@ impl<'p> Kernel<'p> {
     pub fn tell_work_ended<W: World>(&mut self, world: &mut W, now: f64, job: u32) -> Result<()> {
         self.at(now);
         self.end_work(world, job)?;
-        self.settle(world)?;
-        self.after_fact();
-        Ok(())
+        self.end_fact(world)
     }
 
     /// Fact: nothing is due any more. Whoever joined a queue while engines were planned, and
@@ -258,9 +252,7 @@ impl<'p> Kernel<'p> {
     ///
     /// A fault of the program.
     pub fn tell_nothing_due<W: World>(&mut self, world: &mut W) -> Result<()> {
-        self.settle(world)?;
-        self.after_fact();
-        Ok(())
+        self.end_fact(world)
     }
 
     /// Fact: a lease's time is over.
@@ -271,6 +263,10 @@ impl<'p> Kernel<'p> {
     pub fn tell_woken<W: World>(&mut self, world: &mut W, now: f64, timer: u32) -> Result<()> {
         self.at(now);
         self.wake(world, timer)?;
+        self.end_fact(world)
+    }
+
+    fn end_fact<W: World>(&mut self, world: &mut W) -> Result<()> {
         self.settle(world)?;
         self.after_fact();
         Ok(())
@@ -314,8 +310,7 @@ impl<'p> Kernel<'p> {
 
     /// A gauge's value now.
     pub fn gauge<W: World>(&self, world: &mut W, gauge: usize) -> f64 {
-        let frame = Frame { session: NOBODY, draws: Draws::Machine(Purpose::Stage, 0), ..Frame::session(NOBODY) };
-        self.eval(world, &self.code.gauges[gauge], &frame)
+        self.eval(world, &self.code.gauges[gauge], &Frame::machine(Purpose::Stage, 0, NO_VARIABLES))
     }
 
     pub(crate) fn machine_draws(&self, purpose: Purpose, id: u32) -> &Cell<u64> {
@@ -410,10 +405,8 @@ impl<'p> Kernel<'p> {
 
     /// The step stage is idle with waiting work and its last attempt scheduled nothing.
     pub fn idle_with_work(&self, stage: u32) -> bool {
-        let engine = &self.stages[stage as usize].engine;
         let StageCodeKind::Step(step) = &self.code.stages[stage as usize].kind else { return false };
-        let waits = step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0);
-        engine.idle_with_work && (waits || !engine.residents.is_empty())
+        self.stages[stage as usize].engine.idle_with_work && self.has_work(stage, step)
     }
 
     /// The running iteration of a step stage: (session's serial, tokens) in serve order.

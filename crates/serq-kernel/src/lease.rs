@@ -12,7 +12,6 @@
 //! - It is given back once, by the first of the three. Its `cache` clause is read then.
 //! - A session's leases of one pool are taken oldest first.
 
-use crate::code::Op;
 use crate::expression::Frame;
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
@@ -26,9 +25,7 @@ impl Kernel<'_> {
         hold: OpenHold,
         share: Share,
     ) -> Result<()> {
-        let code = self.code;
-        let Op::Hold(hold_code) = &code.ops[hold.pc as usize] else { unreachable!("a hold's operation is a hold") };
-        let (_, time) = hold_code.lease.as_ref().expect("the hold has a lease clause");
+        let (_, time) = self.hold_code(hold.pc).lease.as_ref().expect("the hold has a lease clause");
         let time = self.eval(world, time, &Frame::session(slot));
         self.check_fault()?;
         if time.is_nan() || time < 0.0 {

@@ -20,7 +20,6 @@ mod step;
 mod world;
 
 pub use code::Code;
-pub use expression::power;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
 pub use pool::PoolCounts;
 pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};

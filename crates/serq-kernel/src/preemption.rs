@@ -151,7 +151,7 @@ impl Kernel<'_> {
         self.detach(world, slot);
         // Nobody is retried: the room is the grower's.
         while self.sessions[slot as usize].holds.len() > at + 1 {
-            self.abort_innermost(world, slot)?;
+            self.give_back_innermost(world, slot, None, true)?;
         }
         let hold = self.sessions[slot as usize].holds[at];
         let position = self.computed_position(hold, self.sessions[slot as usize].shares[share as usize], true);
@@ -162,7 +162,7 @@ impl Kernel<'_> {
             session.members.push(share.pool);
         }
         session.pc = hold.pc;
-        self.abort_innermost(world, slot)?;
+        self.give_back_innermost(world, slot, None, true)?;
         let session = &mut self.sessions[slot as usize];
         session.token_again = !session.last_token.is_nan();
         let counts = &mut self.pools[pool as usize].counts;
@@ -174,21 +174,6 @@ impl Kernel<'_> {
             counts.stuck += 1;
         }
         self.rejoin(world, slot, position)
-    }
-
-    /// Ends the innermost hold of a victim.
-    fn abort_innermost<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
-        let at = self.sessions[slot as usize].holds.len() - 1;
-        let hold = self.sessions[slot as usize].holds[at];
-        for share in hold.shares..self.sessions[slot as usize].shares.len() as u32 {
-            if !self.sessions[slot as usize].shares[share as usize].released {
-                self.give_back_share(world, slot, at, share, true)?;
-            }
-        }
-        let session = &mut self.sessions[slot as usize];
-        session.shares.truncate(hold.shares as usize);
-        session.holds.pop();
-        Ok(())
     }
 
     /// Takes a session out of wherever it waits or is served.

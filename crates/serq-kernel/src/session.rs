@@ -415,7 +415,7 @@ impl Kernel<'_> {
 
     pub(crate) fn end_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         while !self.sessions[slot as usize].holds.is_empty() {
-            self.give_back_innermost(world, slot, None)?;
+            self.give_back_innermost(world, slot, None, false)?;
         }
         while !self.sessions[slot as usize].leases.is_empty() {
             self.end_lease(world, slot, 0)?;

@@ -75,7 +75,13 @@ impl Kernel<'_> {
         }
     }
 
-    /// An engine has somebody to serve or to admit.
+    /// Whether an engine has somebody to serve or to admit.
+    pub(crate) fn has_work(&self, stage: u32, step: &StepCode) -> bool {
+        !self.stages[stage as usize].engine.residents.is_empty()
+            || step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0)
+    }
+
+    /// An engine got somebody to serve or to admit.
     pub(crate) fn engine_has_work(&mut self, stage: u32) {
         if !self.stages[stage as usize].engine.running {
             self.idle_engines.insert(stage);
@@ -239,8 +245,7 @@ impl Kernel<'_> {
     fn plan_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<bool> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
-        let waits = step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0);
-        if self.stages[stage as usize].engine.residents.is_empty() && !waits {
+        if !self.has_work(stage, step) {
             self.idle_engines.remove(stage);
             self.stages[stage as usize].engine.idle_with_work = false;
             return Ok(false);
