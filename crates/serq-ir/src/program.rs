@@ -521,7 +521,7 @@ pub enum Expr {
     Price(StageRef, Box<Expr>, Box<Expr>),
     /// `~law(arguments)`.
     Draw(Law, Vec<Expr>),
-    /// `max k in n (body)`, as if written out with k = 0 … n-1, folded from the left.
+    /// `max k in n (body)`, k = 0 … n-1. A sum is added pairwise: (0 + 1) + (2 + 3) …
     Aggregate {
         /// How terms combine.
         fold: Fold,
@@ -530,6 +530,23 @@ pub enum Expr {
         /// Reads `Variable(0)`.
         body: Box<Expr>,
     },
+}
+
+impl Expr {
+    /// The expressions directly inside this one, in evaluation order.
+    pub fn children(&self) -> impl Iterator<Item = &Self> {
+        let (boxed, list): ([Option<&Self>; 3], &[Self]) = match self {
+            Self::Number(_) | Self::Attribute(_) | Self::Context(_) | Self::Variable(_) => ([None; 3], &[]),
+            Self::Unary(_, a) | Self::Aggregate { body: a, .. } => ([Some(a), None, None], &[]),
+            Self::Binary(_, a, b) => ([Some(a), Some(b), None], &[]),
+            Self::If(c, a, b) => ([Some(c), Some(a), Some(b)], &[]),
+            Self::Call(_, arguments) | Self::Draw(_, arguments) => ([None; 3], arguments),
+            Self::Pool(_, pool) => ([pool.member.as_deref(), None, None], &[]),
+            Self::Stage(_, stage) => ([stage.member.as_deref(), None, None], &[]),
+            Self::Price(stage, h, d) => ([stage.member.as_deref(), Some(h), Some(d)], &[]),
+        };
+        boxed.into_iter().flatten().chain(list)
+    }
 }
 
 /// Variables that exist at certain moments.

@@ -10,7 +10,7 @@
 
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
-use crate::pool::TOLERANCE;
+use crate::pool::{CACHED, TOLERANCE};
 use crate::session::{Status, compare};
 use crate::world::{Purpose, Result, World};
 
@@ -124,7 +124,7 @@ impl Kernel<'_> {
         } else if take > 0.0 {
             self.entries.slab[entry as usize].quanta -= take;
             self.pools[pool as usize].cached.subtract(take);
-            self.touch_pool(pool);
+            self.touch_pool(pool, CACHED);
         }
         take
     }
@@ -148,7 +148,7 @@ impl Kernel<'_> {
         self.entries.append(&mut state.lru, at);
         state.cached.add(quanta);
         self.sessions[session as usize].entries.push((pool, at));
-        self.touch_pool(pool);
+        self.touch_pool(pool, CACHED);
     }
 
     /// The session is over: nobody can use its entries any more.
@@ -174,7 +174,7 @@ impl Kernel<'_> {
         self.entries.unlink(&mut state.lru, entry);
         self.entries.slab[entry as usize].snapshot = None;
         self.entries.free.push(entry);
-        self.touch_pool(pool);
+        self.touch_pool(pool, CACHED);
     }
 
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
@@ -242,7 +242,7 @@ impl Kernel<'_> {
         } else {
             state.cached.subtract(piece);
             self.entries.slab[entry as usize].quanta -= piece;
-            self.touch_pool(pool);
+            self.touch_pool(pool, CACHED);
         }
         if let Some((spill, size, work)) = spilled {
             self.pools[pool as usize].counts.spills += 1;
@@ -274,7 +274,7 @@ impl Kernel<'_> {
             let state = &mut self.pools[pool as usize];
             self.entries.append(&mut state.lru, at);
             state.cached.add(quanta);
-            self.touch_pool(pool);
+            self.touch_pool(pool, CACHED);
         }
         Ok(())
     }

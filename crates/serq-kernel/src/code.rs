@@ -11,6 +11,7 @@ use serq_ir as ir;
 use serq_ir::{Context, Place};
 
 use crate::expression::{Expr, PoolRef, Reads, StageRef};
+use crate::gauge::{GaugesCode, Lower};
 
 /// A program as the kernel runs it.
 #[derive(Debug)]
@@ -29,9 +30,7 @@ pub struct Code {
     pub(crate) start: u32,
     pub(crate) init: Simple,
     pub(crate) turn: Simple,
-    pub(crate) gauges: Vec<Expr>,
-    /// Which families each gauge reads.
-    pub(crate) gauge_reads: Vec<Reads>,
+    pub(crate) gauges: GaugesCode,
     pub(crate) gap: Option<Expr>,
     /// Some expression reads a stage's estimates.
     pub(crate) estimates: bool,
@@ -116,8 +115,12 @@ pub(crate) struct StepCode {
     pub(crate) budget_reads: bool,
     /// `serve` reads figures of the residents beyond their own.
     pub(crate) serve_reads: bool,
-    /// `cost` reads `kv_decode` or `kv_prefill`.
-    pub(crate) cost_reads_kv: bool,
+    /// Anything of it reads `kv_decode` or `kv_prefill`.
+    pub(crate) reads_kv: bool,
+    /// `cost` reads figures of its iteration only: equal ones cost the same.
+    pub(crate) cost_steady: bool,
+    /// A gauge reads figures of the stage, which may change at every step.
+    pub(crate) watched: bool,
 }
 
 /// One operation.
@@ -193,11 +196,6 @@ impl Code {
     pub fn stage_members(&self) -> impl Iterator<Item = (&str, u32, u32)> {
         self.stages.iter().map(|s| (s.name.as_str(), s.family, s.member))
     }
-
-    /// For each gauge, the pool families and stage families it reads.
-    pub fn gauge_reads(&self) -> impl Iterator<Item = (&[u32], &[u32])> {
-        self.gauge_reads.iter().map(|r| (r.pools.as_slice(), r.stages.as_slice()))
-    }
 }
 
 /// Notes with each step stage the pools it serves, and with each pool the stages it is the
@@ -265,8 +263,7 @@ impl<'a> Builder<'a> {
         let mut pools = self.pools();
         let mut stages = self.stages();
         pair_up(&mut pools, &mut stages);
-        let gauges: Vec<Expr> = self.program.gauges.iter().map(|g| self.expr(&g.value)).collect();
-        let gauge_reads = self.program.gauges.iter().map(|g| Reads::of(&g.value)).collect();
+        let gauges = GaugesCode::new(&self.program.gauges, pools.len(), stages.len(), &self);
         Code {
             attributes: self.program.attributes.len(),
             pool_families: self.pool_families,
@@ -280,7 +277,6 @@ impl<'a> Builder<'a> {
             init,
             turn,
             gauges,
-            gauge_reads,
             gap,
             estimates: self.estimates.get(),
         }
@@ -357,8 +353,8 @@ impl<'a> Builder<'a> {
             pool: self.pool_ref(&grab.pool),
             units: self.expr(&grab.units),
             reserve: grab.reserve.as_ref().map(|r| self.expr(r)),
-            units_judged: !Reads::of(&grab.units).live,
-            reserve_judged: grab.reserve.as_ref().is_some_and(|r| !Reads::of(r).live),
+            units_judged: !Reads::of(&grab.units).live(),
+            reserve_judged: grab.reserve.as_ref().is_some_and(|r| !Reads::of(r).live()),
         });
         HoldCode {
             grabs: grabs.collect(),
@@ -455,7 +451,7 @@ impl<'a> Builder<'a> {
                     }
                     ir::StageKind::Ps { rate } => StageCodeKind::Ps { rate: self.expr(rate) },
                     ir::StageKind::Delay => StageCodeKind::Delay,
-                    ir::StageKind::Step(step) => StageCodeKind::Step(Box::new(self.step(step, member))),
+                    ir::StageKind::Step(step) => StageCodeKind::Step(Box::new(self.step(step, family as u32, member))),
                 };
                 stages.push(StageCode { name: stage.name.clone(), family: family as u32, member, kind });
             }
@@ -463,7 +459,7 @@ impl<'a> Builder<'a> {
         stages
     }
 
-    fn step(&self, step: &ir::Step, member: u32) -> StepCode {
+    fn step(&self, step: &ir::Step, family: u32, member: u32) -> StepCode {
         let residents = [Context::Residents, Context::Decoders, Context::KvDecode, Context::KvPrefill];
         let reads_any = |exprs: &[&ir::Expr], variables: &[Context]| {
             let mut reads = Reads::default();
@@ -483,7 +479,10 @@ impl<'a> Builder<'a> {
             via: Vec::new(),
             budget_reads: reads_any(&[&step.budget, &step.chunk], &residents),
             serve_reads: reads_any(&serve, &residents),
-            cost_reads_kv: reads_any(&[&step.cost], &residents[2..]),
+            reads_kv: reads_any(&serve, &residents[2..])
+                || reads_any(&[&step.budget, &step.chunk, &step.cost], &residents[2..]),
+            cost_steady: !Reads::of(&step.cost).live() && !Reads::of(&step.cost).draws,
+            watched: self.program.gauges.iter().any(|g| Reads::of(&g.value).stages.contains(&family)),
         }
     }
 
@@ -528,5 +527,19 @@ impl<'a> Builder<'a> {
                 Expr::Aggregate { fold: *fold, count: *count, body: boxed(body) }
             }
         }
+    }
+}
+
+impl Lower for Builder<'_> {
+    fn lower(&self, expr: &ir::Expr) -> Expr {
+        self.expr(expr)
+    }
+
+    fn pool_family(&self, family: u32) -> (u32, u32) {
+        self.pool_families[family as usize]
+    }
+
+    fn stage_family(&self, family: u32) -> (u32, u32) {
+        self.stage_families[family as usize]
     }
 }

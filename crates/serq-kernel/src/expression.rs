@@ -33,7 +33,13 @@ pub(crate) enum Expr {
     Stage(StageFigure, StageRef),
     Price(Box<(StageRef, Expr, Expr)>),
     Draw(Law, Box<[Expr]>),
-    Aggregate { fold: Fold, count: u32, body: Box<Expr> },
+    Aggregate {
+        fold: Fold,
+        count: u32,
+        body: Box<Expr>,
+    },
+    /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
+    Folded(u32),
 }
 
 /// A reference to a member.
@@ -81,8 +87,8 @@ impl StageRef {
 /// What an expression reads, found once.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// The clock or any figure of a pool or stage.
-    pub(crate) live: bool,
+    pub(crate) now: bool,
+    pub(crate) draws: bool,
     pub(crate) attributes: bool,
     pub(crate) pools: Vec<u32>,
     pub(crate) stages: Vec<u32>,
@@ -98,40 +104,26 @@ impl Reads {
 
     pub(crate) fn add(&mut self, expr: &ir::Expr) {
         match expr {
-            ir::Expr::Number(_) | ir::Expr::Variable(_) => {}
             ir::Expr::Attribute(_) => self.attributes = true,
-            ir::Expr::Context(context) => {
-                self.live |= *context == Context::Now;
-                self.contexts.push(*context);
-            }
-            ir::Expr::Unary(_, a) | ir::Expr::Aggregate { body: a, .. } => self.add(a),
-            ir::Expr::Binary(_, a, b) => [a, b].into_iter().for_each(|e| self.add(e)),
-            ir::Expr::If(c, a, b) => [c, a, b].into_iter().for_each(|e| self.add(e)),
-            ir::Expr::Call(_, arguments) | ir::Expr::Draw(_, arguments) => {
-                arguments.iter().for_each(|e| self.add(e));
-            }
-            ir::Expr::Pool(_, pool) => {
-                self.live = true;
-                if !self.pools.contains(&pool.pool) {
-                    self.pools.push(pool.pool);
-                }
-                pool.member.iter().for_each(|e| self.add(e));
-            }
-            ir::Expr::Stage(_, stage) => self.add_stage(stage),
-            ir::Expr::Price(stage, h, d) => {
-                self.add_stage(stage);
-                self.add(h);
-                self.add(d);
-            }
+            ir::Expr::Context(Context::Now) => self.now = true,
+            ir::Expr::Context(context) => self.contexts.push(*context),
+            ir::Expr::Draw(..) => self.draws = true,
+            ir::Expr::Pool(_, pool) => note(&mut self.pools, pool.pool),
+            ir::Expr::Stage(_, stage) | ir::Expr::Price(stage, ..) => note(&mut self.stages, stage.stage),
+            _ => {}
         }
+        expr.children().for_each(|child| self.add(child));
     }
 
-    fn add_stage(&mut self, stage: &ir::StageRef) {
-        self.live = true;
-        if !self.stages.contains(&stage.stage) {
-            self.stages.push(stage.stage);
-        }
-        stage.member.iter().for_each(|e| self.add(e));
+    /// The clock or any figure of a pool or stage.
+    pub(crate) fn live(&self) -> bool {
+        self.now || !self.pools.is_empty() || !self.stages.is_empty()
+    }
+}
+
+fn note(families: &mut Vec<u32>, family: u32) {
+    if !families.contains(&family) {
+        families.push(family);
     }
 }
 
@@ -170,6 +162,12 @@ pub(crate) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
 }
 
+impl Scope<'_> {
+    pub(crate) fn of_term(term: u32) -> Self {
+        Self { value: f64::from(term), outer: None }
+    }
+}
+
 impl<'a> Frame<'a> {
     pub(crate) fn session(session: u32) -> Self {
         Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
@@ -181,23 +179,30 @@ impl<'a> Frame<'a> {
 }
 
 impl Kernel<'_> {
-    #[inline]
+    /// The leaves of an expression are read here, without a call.
+    #[inline(always)]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
         match expr {
             Expr::Number(n) => *n,
+            Expr::Attribute(a) => self.read_attribute(*a, frame),
             Expr::Context(context) => frame.variables[*context as usize],
             _ => self.eval_node(world, expr, frame),
+        }
+    }
+
+    #[inline]
+    fn read_attribute(&self, attribute: u32, frame: &Frame<'_>) -> f64 {
+        match frame.snapshot {
+            Some(attributes) => attributes[attribute as usize],
+            None if frame.session == NOBODY => 0.0,
+            None => self.attribute(frame.session, attribute),
         }
     }
 
     fn eval_node<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
         match expr {
             Expr::Number(n) => *n,
-            Expr::Attribute(a) => match frame.snapshot {
-                Some(attributes) => attributes[*a as usize],
-                None if frame.session == NOBODY => 0.0,
-                None => self.attribute(frame.session, *a),
-            },
+            Expr::Attribute(a) => self.read_attribute(*a, frame),
             Expr::Now => self.now,
             Expr::Context(context) => frame.variables[*context as usize],
             Expr::Variable(depth) => {
@@ -258,20 +263,32 @@ impl Kernel<'_> {
                 self.draw(world, *law, a, b, frame)
             }
             Expr::Aggregate { fold, count, body } => {
-                let mut total = 0.0;
-                for k in 0..*count {
-                    let scope = Scope { value: f64::from(k), outer: frame.scope };
-                    let term = self.eval(world, body, &Frame { scope: Some(&scope), ..*frame });
-                    total = match fold {
-                        _ if k == 0 => term,
-                        Fold::Min => f64::min(total, term),
-                        Fold::Max => f64::max(total, term),
-                        Fold::Sum => total + term,
-                    };
-                }
-                total
+                self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame)
             }
+            Expr::Folded(id) => self.gauges.root(*id),
         }
+    }
+
+    /// Terms `first` to `first + size` (a power of two; `count` terms in all), folded pairwise.
+    fn aggregate<W: World>(
+        &self,
+        world: &mut W,
+        (kind, body): (Fold, &Expr),
+        first: u32,
+        size: u32,
+        count: u32,
+        frame: &Frame<'_>,
+    ) -> f64 {
+        if size == 1 {
+            let scope = Scope { value: f64::from(first), outer: frame.scope };
+            return self.eval(world, body, &Frame { scope: Some(&scope), ..*frame });
+        }
+        let half = size / 2;
+        let left = self.aggregate(world, (kind, body), first, half, count, frame);
+        if first + half >= count {
+            return left;
+        }
+        fold(kind, left, self.aggregate(world, (kind, body), first + half, half, count, frame))
     }
 
     /// The keys, appended to `out`.
@@ -282,15 +299,17 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn pool_member<W: World>(&self, world: &mut W, pool: &PoolRef, frame: &Frame<'_>) -> u32 {
         self.member(world, &pool.0, frame, |at| &self.code.pools[at as usize].name)
     }
 
+    #[inline]
     pub(crate) fn stage_member<W: World>(&self, world: &mut W, stage: &StageRef, frame: &Frame<'_>) -> u32 {
         self.member(world, &stage.0, frame, |at| &self.code.stages[at as usize].name)
     }
 
-    #[inline]
+    #[inline(always)]
     fn member<'n, W: World>(
         &self,
         world: &mut W,
@@ -302,8 +321,9 @@ impl Kernel<'_> {
             Member::Fixed(id) => *id,
             Member::Computed { first, size, index } => {
                 let index = self.eval(world, index, frame);
-                if index >= 0.0 && index < f64::from(*size) && index.fract() == 0.0 {
-                    first + index as u32
+                let whole = index as u32;
+                if f64::from(whole) == index && whole < *size {
+                    first + whole
                 } else {
                     let message = format!("index {index} of {}: its members are 0 to {}", name(*first), size - 1);
                     self.record_fault(message, frame.session);
@@ -369,6 +389,16 @@ impl Kernel<'_> {
     /// A draw that is 1 with probability `p`, for `branch with`.
     pub(crate) fn chance<W: World>(&self, world: &mut W, p: f64, frame: &Frame<'_>) -> bool {
         self.uniform(world, frame) < p
+    }
+}
+
+/// Two terms as one; of equal ones the left.
+pub(crate) fn fold(kind: Fold, a: f64, b: f64) -> f64 {
+    match kind {
+        Fold::Min if b < a || a.is_nan() => b,
+        Fold::Max if b > a || a.is_nan() => b,
+        Fold::Min | Fold::Max => a,
+        Fold::Sum => a + b,
     }
 }
 

@@ -24,7 +24,7 @@ use serq_ir::BuiltIn;
 use crate::code::{HoldCode, Op};
 use crate::expression::{Expr, Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
-use crate::pool::{Grower, TOLERANCE};
+use crate::pool::{Grower, HOLDERS, QUEUE, TOLERANCE, USED};
 use crate::preemption::Room;
 use crate::session::{Status, compare};
 use crate::world::{Action, Result, World};
@@ -261,7 +261,7 @@ impl<'p> Kernel<'p> {
             state.used.add(quanta);
             state.holders += 1;
             state.counts.admissions += 1;
-            self.touch_pool(pool);
+            self.touch_pool(pool, USED | HOLDERS);
             let share = Share { pool, quanta, taken, slack, released: false };
             self.sessions[slot as usize].shares.push(share);
             self.evict(world, pool, 0.0)?;
@@ -315,7 +315,7 @@ impl<'p> Kernel<'p> {
                 }
             }
         }
-        self.touch_pool(pool);
+        self.touch_pool(pool, QUEUE);
     }
 
     /// The innermost share of a pool the session still has.
@@ -337,7 +337,7 @@ impl<'p> Kernel<'p> {
         self.check_quanta(slot, amount, units)?;
         match self.make_room(world, slot, pool, amount)? {
             Room::There => {
-                self.extend(world, slot, share, amount)?;
+                self.extend(world, slot, share, amount, None)?;
                 Ok(true)
             }
             Room::GrowerGone => Ok(false),
@@ -352,15 +352,26 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    /// Adds quanta to a share; the room is there or cached.
-    pub(crate) fn extend<W: World>(&mut self, world: &mut W, slot: u32, share: u32, amount: f64) -> Result<()> {
+    /// Adds quanta to a share, which `job` grows; the room is there or cached.
+    pub(crate) fn extend<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        share: u32,
+        amount: f64,
+        job: Option<u32>,
+    ) -> Result<()> {
         let share = &mut self.sessions[slot as usize].shares[share as usize];
         let pool = share.pool;
         let state = &mut self.pools[pool as usize];
         share.quanta += amount;
-        share.slack += state.units(amount);
+        let slack = job.map_or(&mut share.slack, |job| &mut self.jobs[job as usize].slack);
+        *slack += state.units(amount);
         state.used.add(amount);
-        self.touch_pool(pool);
+        self.touch_pool(pool, USED);
+        if let Some(job) = job {
+            self.count_memory(job);
+        }
         self.evict(world, pool, 0.0)
     }
 
@@ -483,7 +494,7 @@ impl<'p> Kernel<'p> {
         let state = &mut self.pools[pool as usize];
         state.used.subtract(share.quanta);
         state.holders -= 1;
-        self.touch_pool(pool);
+        self.touch_pool(pool, USED | HOLDERS);
         if kept > 0.0 {
             self.keep(slot, pool, kept);
             self.evict(world, pool, 0.0)?;
@@ -511,7 +522,7 @@ impl<'p> Kernel<'p> {
                 continue;
             }
             self.pools[pool as usize].growers.remove(at);
-            self.extend(world, grower.session, grower.share, grower.amount)?;
+            self.extend(world, grower.session, grower.share, grower.amount, grower.job)?;
             match grower.job {
                 Some(job) => self.jobs[job as usize].stalled = false,
                 None => self.ready(grower.session)?,

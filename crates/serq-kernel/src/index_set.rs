@@ -8,23 +8,39 @@
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IndexSet {
     words: Vec<u64>,
+    count: usize,
 }
 
 impl IndexSet {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { words: vec![0; bound.div_ceil(64)] }
+        Self { words: vec![0; bound.div_ceil(64)], count: 0 }
     }
 
     pub(crate) fn insert(&mut self, index: u32) {
-        self.words[index as usize / 64] |= 1 << (index % 64);
+        let word = &mut self.words[index as usize / 64];
+        let bit = 1 << (index % 64);
+        self.count += usize::from(*word & bit == 0);
+        *word |= bit;
     }
 
     pub(crate) fn remove(&mut self, index: u32) {
-        self.words[index as usize / 64] &= !(1 << (index % 64));
+        let word = &mut self.words[index as usize / 64];
+        let bit = 1 << (index % 64);
+        self.count -= usize::from(*word & bit != 0);
+        *word &= !bit;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     /// The least member that is at least `from`.
+    #[inline]
     pub(crate) fn next_from(&self, from: u32) -> Option<u32> {
+        if self.count == 0 { None } else { self.scan_from(from) }
+    }
+
+    fn scan_from(&self, from: u32) -> Option<u32> {
         let mut at = from as usize / 64;
         let mut word = *self.words.get(at)? & (!0 << (from % 64));
         while word == 0 {

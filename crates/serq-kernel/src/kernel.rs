@@ -24,6 +24,7 @@ use crate::cache::Entries;
 use crate::code::{Code, StageCodeKind};
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Filling;
+use crate::gauge::Gauges;
 use crate::index_set::IndexSet;
 use crate::pool::{ExactSum, Pool, PoolCounts, TOLERANCE};
 use crate::session::{Session, Status};
@@ -87,6 +88,7 @@ pub struct Kernel<'p> {
     /// What an expression met that stops the run, and whose it was.
     fault: RefCell<Option<(String, u32)>>,
 
+    pub(crate) gauges: Gauges,
     touched_pools: Vec<u32>,
     touched_stages: Vec<u32>,
 
@@ -131,11 +133,9 @@ pub struct StageState {
     pub number: u64,
     /// Of a shared stage, Σ rates over capacity.
     pub load: f64,
-    /// Tokens of the running iteration (0 when idle).
-    pub tokens: f64,
-    /// Its prefill tokens.
-    pub prefilled: f64,
-    /// Its decode jobs.
+    /// The running iteration has prefill tokens.
+    pub prefills: bool,
+    /// Its decode jobs (0 when idle).
     pub decoders: u32,
 }
 
@@ -183,6 +183,7 @@ impl<'p> Kernel<'p> {
             gap_draws: Cell::new(0),
             simple_place: None,
             fault: RefCell::new(None),
+            gauges: Gauges::new(&code.gauges),
             touched_pools: Vec::new(),
             touched_stages: Vec::new(),
             keys_best: Vec::new(),
@@ -308,11 +309,6 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    /// A gauge's value now.
-    pub fn gauge<W: World>(&self, world: &mut W, gauge: usize) -> f64 {
-        self.eval(world, &self.code.gauges[gauge], &Frame::machine(Purpose::Stage, 0, NO_VARIABLES))
-    }
-
     pub(crate) fn machine_draws(&self, purpose: Purpose, id: u32) -> &Cell<u64> {
         match purpose {
             Purpose::Pool => &self.pool_draws[id as usize],
@@ -352,7 +348,8 @@ impl<'p> Kernel<'p> {
     pub fn drain_touched_pools(&mut self, mut visit: impl FnMut(u32, PoolState)) {
         let mut touched = std::mem::take(&mut self.touched_pools);
         for pool in touched.drain(..) {
-            self.pools[pool as usize].touched = false;
+            let changes = std::mem::take(&mut self.pools[pool as usize].touched);
+            self.gauges.pool_changed(&self.code.gauges, pool, changes);
             visit(pool, self.pool_state(pool));
         }
         self.touched_pools = touched;
@@ -363,6 +360,7 @@ impl<'p> Kernel<'p> {
         let mut touched = std::mem::take(&mut self.touched_stages);
         for stage in touched.drain(..) {
             self.stages[stage as usize].touched = false;
+            self.gauges.stage_changed(&self.code.gauges, stage);
             visit(stage, self.stage_state(stage));
         }
         self.touched_stages = touched;
@@ -387,14 +385,12 @@ impl<'p> Kernel<'p> {
     /// A stage's state now.
     pub fn stage_state(&self, stage: u32) -> StageState {
         let state = &self.stages[stage as usize];
-        let engine = &state.engine;
-        let running = engine.running;
+        let shown = state.engine.shown();
         StageState {
             number: state.number() as u64,
             load: state.load,
-            tokens: if running { engine.tokens } else { 0.0 },
-            prefilled: if running { engine.prefilled } else { 0.0 },
-            decoders: if running { engine.decoders } else { 0 },
+            prefills: shown.prefills,
+            decoders: shown.decoders,
         }
     }
 
@@ -478,12 +474,12 @@ impl<'p> Kernel<'p> {
 
     // ---- bookkeeping
 
-    pub(crate) fn touch_pool(&mut self, pool: u32) {
+    pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
         let state = &mut self.pools[pool as usize];
-        if !state.touched {
-            state.touched = true;
+        if state.touched == 0 {
             self.touched_pools.push(pool);
         }
+        state.touched |= changes;
     }
 
     pub(crate) fn touch_stage(&mut self, stage: u32) {

@@ -8,6 +8,7 @@ mod cache;
 mod code;
 mod expression;
 mod flow;
+mod gauge;
 mod hold;
 mod index_set;
 mod kernel;

@@ -21,6 +21,12 @@ use crate::code::PoolCode;
 /// Absolute tolerance of every comparison of amounts.
 pub(crate) const TOLERANCE: f64 = 1e-9;
 
+/// What changed of a pool since it was last looked at.
+pub(crate) const USED: u8 = 1;
+pub(crate) const CACHED: u8 = 2;
+pub(crate) const QUEUE: u8 = 4;
+pub(crate) const HOLDERS: u8 = 8;
+
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) cap: f64,
@@ -37,7 +43,8 @@ pub(crate) struct Pool {
     pub(crate) queue: VecDeque<u32>,
     /// Growths without room, in stall order.
     pub(crate) growers: Vec<Grower>,
-    pub(crate) touched: bool,
+    /// [`USED`] …, since the world last looked.
+    pub(crate) touched: u8,
     /// Entries are being evicted from it.
     pub(crate) evicting: bool,
     pub(crate) counts: PoolCounts,
@@ -87,7 +94,7 @@ impl Pool {
             returning: VecDeque::new(),
             queue: VecDeque::new(),
             growers: Vec::new(),
-            touched: false,
+            touched: 0,
             evicting: false,
             counts: PoolCounts::default(),
         }

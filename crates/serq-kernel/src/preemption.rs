@@ -19,6 +19,7 @@ use crate::code::Preempt;
 use crate::expression::{Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::session::{Status, compare};
+use crate::stage::Job;
 use crate::world::{Result, World};
 
 /// What became of a growth.
@@ -111,30 +112,33 @@ impl Kernel<'_> {
         keys: &[crate::expression::Expr],
         out: &mut Vec<f64>,
     ) {
-        use serq_ir::{Context, Mode};
+        use serq_ir::Context;
         let share = self.innermost_share(slot, pool).expect("a candidate has a share of the pool");
-        let in_flight = self.in_flight(slot).filter(|(growing, _)| *growing == share).map_or(0.0, |(_, tokens)| tokens);
-        let hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
-        let share = self.sessions[slot as usize].shares[share as usize];
-        let decoding = match self.sessions[slot as usize].status {
-            Status::Serving(job) => self.jobs[job as usize].mode == Some(Mode::Decode),
-            _ => false,
-        };
+        let mut hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
+        let mut held = self.sessions[slot as usize].shares[share as usize];
+        let mut decoding = false;
+        let mut in_flight = 0.0;
+        if let Status::Serving(job) = self.sessions[slot as usize].status {
+            let job = &self.jobs[job as usize];
+            decoding = job.decodes();
+            if job.growing == Some(share) {
+                held.slack = job.slack;
+                hold.moved |= job.moved;
+                in_flight = self.in_flight(job);
+            }
+        }
         let mut variables = *NO_VARIABLES;
         variables[Context::Admission as usize] = admission as f64;
-        variables[Context::Position as usize] = self.computed_position(hold, share, true) + in_flight;
+        variables[Context::Position as usize] = self.computed_position(hold, held, true) + in_flight;
         variables[Context::Decoding as usize] = if decoding { 1.0 } else { 0.0 };
         let frame = Frame { variables: &variables, ..Frame::session(slot) };
         out.clear();
         self.eval_keys(world, keys, &frame, out);
     }
 
-    /// The share a session's run grows, and its tokens in the iteration that runs now.
-    fn in_flight(&self, slot: u32) -> Option<(u32, f64)> {
-        let Status::Serving(job) = self.sessions[slot as usize].status else { return None };
-        let job = &self.jobs[job as usize];
-        let running = self.stages[job.stages[0] as usize].engine.running;
-        job.growing.filter(|_| running && job.planned > 0.0).map(|share| (share, job.planned))
+    /// A job's tokens in the iteration that runs now.
+    fn in_flight(&self, job: &Job) -> f64 {
+        if self.stages[job.stages[0] as usize].engine.running { job.planned } else { 0.0 }
     }
 
     /// Takes a session's innermost hold on the pool away.
@@ -143,10 +147,11 @@ impl Kernel<'_> {
         let at = self.hold_of_share(slot, share);
         // Somebody's `grow` may come while the victim's iteration runs: its tokens are
         // computed by then, unlike those of an iteration still being planned.
-        if let Some((growing, tokens)) = self.in_flight(slot) {
-            let hold = self.hold_of_share(slot, growing);
-            self.sessions[slot as usize].shares[growing as usize].slack -= tokens;
-            self.sessions[slot as usize].holds[hold].moved = true;
+        if let Status::Serving(id) = self.sessions[slot as usize].status {
+            let tokens = self.in_flight(&self.jobs[id as usize]);
+            let job = &mut self.jobs[id as usize];
+            job.slack -= tokens;
+            job.moved |= tokens > 0.0;
         }
         self.detach(world, slot);
         // Nobody is retried: the room is the grower's.

@@ -23,15 +23,33 @@ pub(crate) const DONE: f64 = 1e-9;
 /// Not in any list.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
+/// The first fields are what an engine's step reads and writes of each resident: one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Job {
-    pub(crate) alive: bool,
+    /// Work left. On a step stage whole tokens are taken off it, which is exact.
+    pub(crate) remaining: f64,
+    /// Units past the computed position in the share it grows (endless when it grows none):
+    /// the share's, which has it back when the job ends.
+    pub(crate) slack: f64,
+    /// Tokens the iteration gives it.
+    pub(crate) planned: f64,
+    /// When its session's latest token came; NaN before the turn's first.
+    pub(crate) last_token: f64,
+    /// Quanta its session holds of its stage's memory.
+    pub(crate) memory: f64,
     /// [`NOBODY`] for the job that writes a spilled piece.
     pub(crate) session: u32,
+    /// The session's share that grows with its tokens.
+    pub(crate) growing: Option<u32>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) alive: bool,
+    /// A growth of it waits for room.
+    pub(crate) stalled: bool,
+    /// It got a token.
+    pub(crate) moved: bool,
     /// Its stage; of a flow, all of them.
     pub(crate) stages: Vec<u32>,
-    pub(crate) mode: Option<Mode>,
-    pub(crate) remaining: f64,
     pub(crate) joined: f64,
     /// When its service began; NaN while it waits.
     pub(crate) started: f64,
@@ -39,16 +57,39 @@ pub(crate) struct Job {
     pub(crate) order: u64,
     /// Its session's admission number when it joined (it can't change meanwhile).
     pub(crate) admission: u64,
-    /// The session's share that grows with its tokens.
-    pub(crate) growing: Option<u32>,
-    /// A growth of it waits for room.
-    pub(crate) stalled: bool,
-    /// Tokens the iteration gives it.
-    pub(crate) planned: f64,
     /// A flow's rate.
     pub(crate) rate: f64,
     /// Its place in its first stage's `serving`.
     place: u32,
+}
+
+impl Job {
+    fn new(session: u32, mode: Option<Mode>, work: f64, growing: Option<u32>) -> Self {
+        Self {
+            remaining: work,
+            slack: f64::INFINITY,
+            planned: 0.0,
+            last_token: f64::NAN,
+            memory: 0.0,
+            session,
+            growing,
+            mode,
+            alive: true,
+            stalled: false,
+            moved: false,
+            stages: Vec::new(),
+            joined: f64::NAN,
+            started: f64::NAN,
+            order: 0,
+            admission: 0,
+            rate: 0.0,
+            place: NOWHERE,
+        }
+    }
+
+    pub(crate) fn decodes(&self) -> bool {
+        self.mode == Some(Mode::Decode)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -166,22 +207,7 @@ impl Kernel<'_> {
 
     fn new_job(&mut self, session: u32, stages: &[u32], mode: Option<Mode>, work: f64, growing: Option<u32>) -> u32 {
         let id = self.free_jobs.pop().unwrap_or_else(|| {
-            self.jobs.push(Job {
-                alive: false,
-                session: NOBODY,
-                stages: Vec::new(),
-                mode: None,
-                remaining: 0.0,
-                joined: 0.0,
-                started: 0.0,
-                order: 0,
-                admission: 0,
-                growing: None,
-                stalled: false,
-                planned: 0.0,
-                rate: 0.0,
-                place: NOWHERE,
-            });
+            self.jobs.push(Job::new(NOBODY, None, 0.0, None));
             (self.jobs.len() - 1) as u32
         });
         self.job_next += 1;
@@ -191,20 +217,11 @@ impl Kernel<'_> {
         list.clear();
         list.extend_from_slice(stages);
         *job = Job {
-            alive: true,
-            session,
             stages: list,
-            mode,
-            remaining: work,
             joined: self.now,
-            started: f64::NAN,
             order: self.job_next,
             admission,
-            growing,
-            stalled: false,
-            planned: 0.0,
-            rate: 0.0,
-            place: NOWHERE,
+            ..Job::new(session, mode, work, growing)
         };
         id
     }

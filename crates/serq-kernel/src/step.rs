@@ -19,6 +19,11 @@
 //! - Residents stand in the order of their sessions' admission numbers, then of joining.
 //! - Σ planned tokens ≤ budget.
 //! - The first head that does not fit ends an iteration's admissions.
+//! - A token's gap is what passed from its session's previous token to the beginning of
+//!   its step, and the step's duration: of a session that gets one in every step, exactly the
+//!   duration, so that equal steps have equal gaps.
+//! - A resident's remaining work, slack and latest token are in its job while it is there
+//!   (one cache line), and go back to its session when it leaves.
 
 use serq_ir::{Context, Mode};
 
@@ -38,11 +43,15 @@ pub(crate) struct Engine {
     pub(crate) residents: Vec<u32>,
     /// An iteration is running.
     pub(crate) running: bool,
+    /// When it began.
+    began: f64,
     /// Its jobs, in the order they were served (tokens: [`crate::stage::Job::planned`]).
     pub(crate) plan: Vec<u32>,
-    pub(crate) tokens: f64,
-    pub(crate) prefilled: f64,
-    pub(crate) decoders: u32,
+    /// What its cost was read with, and that cost: kept for the next one.
+    inputs: CostInputs,
+    cost: f64,
+    /// What of it the world was last told to look at.
+    shown: Shown,
     /// Jobs that joined while the iteration is being planned.
     joined: Vec<u32>,
     pub(crate) iterations: u64,
@@ -50,9 +59,32 @@ pub(crate) struct Engine {
     pub(crate) idle_with_work: bool,
 }
 
+/// Figures of an iteration that its cost may read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct CostInputs {
+    residents: f64,
+    decoders: f64,
+    tokens: f64,
+    prefilled: f64,
+    attention: f64,
+    kv_decode: f64,
+    kv_prefill: f64,
+}
+
+/// Figures of an iteration that statistics show.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Shown {
+    pub(crate) prefills: bool,
+    pub(crate) decoders: u32,
+}
+
 impl Engine {
     pub(crate) fn scheduled(&self) -> usize {
         if self.running { self.plan.len() } else { 0 }
+    }
+
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown
     }
 }
 
@@ -89,30 +121,36 @@ impl Kernel<'_> {
         }
     }
 
-    pub(crate) fn add_resident(&mut self, stage: u32, job: u32) {
-        self.jobs[job as usize].started = self.now;
-        if self.jobs[job as usize].mode == Some(Mode::Decode) {
-            let slot = self.jobs[job as usize].session;
-            self.sessions[slot as usize].decodes = true;
+    pub(crate) fn add_resident(&mut self, stage: u32, id: u32) {
+        let job = &mut self.jobs[id as usize];
+        job.started = self.now;
+        let key = (job.admission, job.order);
+        let session = &mut self.sessions[job.session as usize];
+        session.decodes |= job.decodes();
+        job.last_token = session.last_token;
+        if let Some(share) = job.growing {
+            job.slack = session.shares[share as usize].slack;
         }
-        let key = |id: u32| (self.jobs[id as usize].admission, self.jobs[id as usize].order);
+        self.count_memory(id);
+        let key_of = |id: u32| (self.jobs[id as usize].admission, self.jobs[id as usize].order);
         let engine = &self.stages[stage as usize].engine;
-        let at = engine.residents.iter().rposition(|&r| key(r) <= key(job)).map_or(0, |at| at + 1);
+        let at = engine.residents.iter().rposition(|&r| key_of(r) <= key).map_or(0, |at| at + 1);
         let engine = &mut self.stages[stage as usize].engine;
-        engine.residents.insert(at, job);
+        engine.residents.insert(at, id);
         if self.planning.is_some_and(|p| p.stage == stage) {
-            engine.joined.push(job);
+            engine.joined.push(id);
         }
         self.engine_has_work(stage);
     }
 
-    pub(crate) fn remove_resident(&mut self, stage: u32, job: u32) {
-        let planned = self.jobs[job as usize].planned;
+    pub(crate) fn remove_resident(&mut self, stage: u32, id: u32) {
+        self.write_back(stage, id);
+        let planned = self.jobs[id as usize].planned;
         let engine = &mut self.stages[stage as usize].engine;
-        engine.residents.retain(|&r| r != job);
-        engine.joined.retain(|&r| r != job);
+        engine.residents.retain(|&r| r != id);
+        engine.joined.retain(|&r| r != id);
         if planned > 0.0 {
-            engine.plan.retain(|&r| r != job);
+            engine.plan.retain(|&r| r != id);
             if let Some(planning) = &mut self.planning
                 && planning.stage == stage
             {
@@ -121,29 +159,49 @@ impl Kernel<'_> {
         }
     }
 
-    /// Figures of a set of jobs, for `budget`, `serve` and `cost`.
-    fn count_residents(&self, jobs: &[u32], memory: Option<u32>, kv: bool, variables: &mut Variables) {
-        let mut decoders = 0.0;
-        let (mut kv_decode, mut kv_prefill) = (0.0, 0.0);
+    /// What a resident's tokens changed goes back to its session: the position in the share
+    /// it grew, and when its latest token came.
+    fn write_back(&mut self, stage: u32, id: u32) {
+        let job = &self.jobs[id as usize];
+        let session = &mut self.sessions[job.session as usize];
+        if let Some(share) = job.growing {
+            session.shares[share as usize].slack = job.slack;
+            let hold = session.holds.iter().rposition(|h| h.shares <= share);
+            session.holds[hold.expect("a growing run is inside its hold")].moved |= job.moved;
+        }
+        if job.moved && job.decodes() {
+            session.last_token = job.last_token;
+            session.token_stage = stage;
+            session.token_again = false;
+        }
+    }
+
+    /// Counts what a resident's session holds of its stage's memory.
+    pub(crate) fn count_memory(&mut self, id: u32) {
+        let job = &mut self.jobs[id as usize];
+        let StageCodeKind::Step(step) = &self.code.stages[job.stages[0] as usize].kind else { return };
+        if let (true, Some(memory)) = (step.reads_kv, step.memory) {
+            let shares = &self.sessions[job.session as usize].shares;
+            job.memory = shares.iter().filter(|s| s.pool == memory && !s.released).map(|s| s.quanta).sum();
+        }
+    }
+
+    /// Figures of the residents, for `budget` and `serve`.
+    fn count_residents(&self, jobs: &[u32], memory: Option<u32>, variables: &mut Variables) {
+        let (mut decoders, mut kv_decode, mut kv_prefill) = (0.0, 0.0, 0.0);
         for &job in jobs {
             let job = &self.jobs[job as usize];
-            let decoding = job.mode == Some(Mode::Decode);
-            if decoding {
+            if job.decodes() {
                 decoders += 1.0;
-            }
-            if let (true, Some(memory)) = (kv, memory) {
-                let shares = &self.sessions[job.session as usize].shares;
-                let quanta: f64 = shares.iter().filter(|s| s.pool == memory && !s.released).map(|s| s.quanta).sum();
-                *(if decoding { &mut kv_decode } else { &mut kv_prefill }) += quanta;
+                kv_decode += job.memory;
+            } else {
+                kv_prefill += job.memory;
             }
         }
-        if let Some(memory) = memory {
-            kv_decode = self.pools[memory as usize].units(kv_decode);
-            kv_prefill = self.pools[memory as usize].units(kv_prefill);
-        }
+        let unit = memory.map_or(0.0, |memory| self.pools[memory as usize].quantum);
         variables[Context::Decoders as usize] = decoders;
-        variables[Context::KvDecode as usize] = kv_decode;
-        variables[Context::KvPrefill as usize] = kv_prefill;
+        variables[Context::KvDecode as usize] = kv_decode * unit;
+        variables[Context::KvPrefill as usize] = kv_prefill * unit;
     }
 
     fn budget_variables(&self, stage: u32, reads: bool) -> Variables {
@@ -152,7 +210,7 @@ impl Kernel<'_> {
         variables[Context::Residents as usize] = residents.len() as f64;
         if reads {
             let memory = self.step_code(stage).and_then(|step| step.memory);
-            self.count_residents(residents, memory, true, &mut variables);
+            self.count_residents(residents, memory, &mut variables);
         }
         variables
     }
@@ -235,7 +293,7 @@ impl Kernel<'_> {
             }
             // An engine passed over, or found idle, may have got somebody to serve since.
             plan &= started || self.engine_roused;
-            if !plan && self.rates_changed.next_from(0).is_none() {
+            if !(plan && !self.idle_engines.is_empty()) && self.rates_changed.is_empty() {
                 self.after_fact();
                 return Ok(());
             }
@@ -248,6 +306,7 @@ impl Kernel<'_> {
         if !self.has_work(stage, step) {
             self.idle_engines.remove(stage);
             self.stages[stage as usize].engine.idle_with_work = false;
+            self.show(stage, Shown::default());
             return Ok(false);
         }
         let (budget, chunk) = self.budget_and_chunk(world, stage, step);
@@ -294,11 +353,21 @@ impl Kernel<'_> {
         if !step.by.is_empty() {
             self.sort_by_keys(world, stage, step, &mut order);
         }
-        for &job in &order {
-            // A growth served before may have taken this one.
-            let alive = self.jobs[job as usize].alive && self.jobs[job as usize].stages[0] == stage;
-            if alive {
-                self.serve_one(world, stage, step, job, chunk)?;
+        for &id in &order {
+            let Some(planning) = &mut self.planning else { break };
+            let job = &mut self.jobs[id as usize];
+            let whole = job.remaining >= 1.0 && planning.left >= 1.0 && job.slack >= 1.0;
+            if whole && job.decodes() && !planning.preempted && !job.stalled && step.only.is_none() {
+                // Most residents of most steps: one token, and its block is there.
+                job.planned = 1.0;
+                planning.left -= 1.0;
+                self.stages[stage as usize].engine.plan.push(id);
+            } else {
+                // A growth served before may have taken this one.
+                let there = !planning.preempted || (job.alive && job.stages[0] == stage);
+                if there {
+                    self.serve_one(world, stage, step, id, chunk)?;
+                }
             }
             if self.planning.is_some_and(|p| p.stop || p.left <= 0.0) {
                 break;
@@ -311,7 +380,7 @@ impl Kernel<'_> {
     fn serve_variables(&self, stage: u32, step: &StepCode, job: u32) -> Variables {
         let mut variables = self.budget_variables(stage, step.serve_reads);
         let job = &self.jobs[job as usize];
-        variables[Context::Decoding as usize] = if job.mode == Some(Mode::Decode) { 1.0 } else { 0.0 };
+        variables[Context::Decoding as usize] = if job.decodes() { 1.0 } else { 0.0 };
         variables[Context::Admission as usize] = job.admission as f64;
         variables[Context::Remaining as usize] = job.remaining;
         variables
@@ -379,26 +448,26 @@ impl Kernel<'_> {
 
     /// Takes the blocks a resident's next tokens need. Answers whether it has them.
     fn grow_for<W: World>(&mut self, world: &mut W, job: u32, slot: u32, share: u32, tokens: f64) -> Result<bool> {
-        let held = self.sessions[slot as usize].shares[share as usize];
-        let short = tokens - held.slack;
+        let short = tokens - self.jobs[job as usize].slack;
         if short <= TOLERANCE {
             return Ok(true);
         }
-        let amount = self.pools[held.pool as usize].quanta(short);
+        let pool = self.sessions[slot as usize].shares[share as usize].pool;
+        let amount = self.pools[pool as usize].quanta(short);
         let preemptions = self.preemptions_total;
-        let room = self.make_room(world, slot, held.pool, amount)?;
+        let room = self.make_room(world, slot, pool, amount)?;
         if let Some(planning) = &mut self.planning {
             planning.preempted |= self.preemptions_total != preemptions;
             planning.stop |= room == Room::GrowerGone;
         }
         match room {
-            Room::There => self.extend(world, slot, share, amount)?,
+            Room::There => self.extend(world, slot, share, amount, Some(job))?,
             Room::GrowerGone => {}
             Room::Awaited => {
                 self.jobs[job as usize].stalled = true;
                 let grower = Grower { session: slot, amount, job: Some(job), share };
-                self.pools[held.pool as usize].growers.push(grower);
-                self.queue_changed(held.pool);
+                self.pools[pool as usize].growers.push(grower);
+                self.queue_changed(pool);
             }
         }
         Ok(room == Room::There)
@@ -502,58 +571,91 @@ impl Kernel<'_> {
     /// Reads the cost and starts the iteration, if there is one.
     fn finish_plan<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, preempted: bool) -> Result<bool> {
         let engine = &self.stages[stage as usize].engine;
-        let (mut tokens, mut prefilled, mut attention) = (0.0, 0.0, 0.0);
+        let mut inputs = CostInputs { residents: engine.residents.len() as f64, ..CostInputs::default() };
+        let mut decoders = 0;
         for &job in &engine.plan {
             let job = &self.jobs[job as usize];
-            tokens += job.planned;
+            inputs.tokens += job.planned;
+            if job.decodes() {
+                decoders += 1;
+                inputs.kv_decode += job.memory;
+            } else {
+                inputs.kv_prefill += job.memory;
+            }
             if job.mode == Some(Mode::Prefill) {
-                prefilled += job.planned;
+                inputs.prefilled += job.planned;
                 // A run that grows nothing has no position: its chunks are all first ones.
                 let position = job.growing.map_or(0.0, |share| {
                     let share = self.sessions[job.session as usize].shares[share as usize];
-                    self.pools[share.pool as usize].units(share.quanta) - share.slack
+                    self.pools[share.pool as usize].units(share.quanta) - job.slack
                 });
-                attention += job.planned * (position + job.planned / 2.0);
+                inputs.attention += job.planned * (position + job.planned / 2.0);
             }
         }
+        let unit = step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum);
+        inputs.kv_decode *= unit;
+        inputs.kv_prefill *= unit;
+        inputs.decoders = f64::from(decoders);
         let scheduled = !engine.plan.is_empty();
-        let engine = &mut self.stages[stage as usize].engine;
-        engine.idle_with_work = !scheduled && !preempted;
-        if !scheduled && !preempted {
+        let starts = scheduled || preempted;
+        let shown = Shown { prefills: inputs.prefilled > 0.0, decoders };
+        self.stages[stage as usize].engine.idle_with_work = !starts;
+        self.show(stage, if starts { shown } else { Shown::default() });
+        if !starts {
             return Ok(false);
         }
-        let decoders = engine.plan.iter().filter(|&&j| self.jobs[j as usize].mode == Some(Mode::Decode)).count() as u32;
-        engine.tokens = tokens;
-        engine.prefilled = prefilled;
-        engine.decoders = decoders;
-        let cost = if W::MODELS_TIME {
-            let mut variables = *NO_VARIABLES;
-            let engine = &self.stages[stage as usize].engine;
-            self.count_residents(&engine.plan, step.memory, step.cost_reads_kv, &mut variables);
-            variables[Context::Residents as usize] = engine.residents.len() as f64;
-            variables[Context::Tokens as usize] = tokens;
-            variables[Context::Prefilled as usize] = prefilled;
-            variables[Context::Attention as usize] = attention;
-            let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
-            self.check_fault()?;
-            let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
-            if !lasts {
-                let name = self.stage_name(stage);
-                let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");
-                return Err(self.fault(message, None, None));
-            }
-            cost
-        } else {
-            0.0
-        };
+        let cost = if W::MODELS_TIME { self.cost(world, stage, step, inputs, scheduled)? } else { 0.0 };
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
+        engine.began = self.now;
         // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
         self.idle_engines.remove(stage);
-        self.touch_stage(stage);
         world.act(Action::StartStep { stage, cost, decoders });
         Ok(true)
+    }
+
+    /// Tells the world to look at the stage, where there is something new to see.
+    fn show(&mut self, stage: u32, shown: Shown) {
+        let engine = &mut self.stages[stage as usize].engine;
+        if engine.shown != shown {
+            engine.shown = shown;
+            self.touch_stage(stage);
+        }
+    }
+
+    /// How long the planned iteration lasts.
+    fn cost<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        inputs: CostInputs,
+        scheduled: bool,
+    ) -> Result<f64> {
+        let engine = &mut self.stages[stage as usize].engine;
+        if step.cost_steady && engine.inputs == inputs && engine.cost > 0.0 {
+            return Ok(engine.cost);
+        }
+        engine.inputs = inputs;
+        let mut variables = *NO_VARIABLES;
+        variables[Context::Residents as usize] = inputs.residents;
+        variables[Context::Decoders as usize] = inputs.decoders;
+        variables[Context::Tokens as usize] = inputs.tokens;
+        variables[Context::Prefilled as usize] = inputs.prefilled;
+        variables[Context::Attention as usize] = inputs.attention;
+        variables[Context::KvDecode as usize] = inputs.kv_decode;
+        variables[Context::KvPrefill as usize] = inputs.kv_prefill;
+        let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
+        self.check_fault()?;
+        let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
+        if !lasts {
+            let (name, tokens) = (self.stage_name(stage), inputs.tokens);
+            let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");
+            return Err(self.fault(message, None, None));
+        }
+        self.stages[stage as usize].engine.cost = cost;
+        Ok(cost)
     }
 
     /// The iteration's end: its tokens count, and jobs with nothing left are done.
@@ -563,23 +665,34 @@ impl Kernel<'_> {
             return Ok(());
         }
         engine.running = false;
+        let (now, began) = (self.now, engine.began);
+        let lasted = if W::MODELS_TIME { engine.cost } else { now - began };
         let mut plan = std::mem::take(&mut engine.plan);
         let mut finished = false;
+        // Decodes that had their latest token when this step began.
+        let mut steady = 0;
         for &id in &plan {
             let job = &mut self.jobs[id as usize];
             let tokens = std::mem::take(&mut job.planned);
             job.remaining -= tokens;
-            finished |= job.remaining < DONE;
-            let (slot, share, mode, done) = (job.session, job.growing, job.mode, job.remaining < DONE);
-            if let Some(share) = share {
-                let session = &mut self.sessions[slot as usize];
-                session.shares[share as usize].slack -= tokens;
-                let hold = session.holds.iter().rposition(|h| h.shares <= share);
-                session.holds[hold.expect("a growing run is inside its hold")].moved = true;
+            job.slack -= tokens;
+            job.moved = true;
+            let done = job.remaining < DONE;
+            finished |= done;
+            if job.decodes() {
+                if job.last_token == began {
+                    steady += 1;
+                } else if !job.last_token.is_nan() {
+                    world.act(Action::Tokens { stage, gap: (began - job.last_token) + lasted, count: 1 });
+                }
+                job.last_token = now;
+            } else if done {
+                let slot = job.session;
+                self.prefill_token(world, stage, slot, began, lasted);
             }
-            if mode == Some(Mode::Decode) || done {
-                self.token(world, stage, slot);
-            }
+        }
+        if steady > 0 {
+            world.act(Action::Tokens { stage, gap: lasted, count: steady });
         }
         if finished {
             for &job in &plan {
@@ -593,22 +706,24 @@ impl Kernel<'_> {
             }
         }
         plan.clear();
-        self.stages[stage as usize].engine.plan = plan;
-        self.touch_stage(stage);
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.plan = plan;
+        if self.step_code(stage).is_some_and(|step| step.watched) {
+            self.touch_stage(stage);
+        }
         self.idle_engines.insert(stage);
         Ok(())
     }
 
-    /// A session's token. The end of a prefill run is one; before the turn's first decode
-    /// run it only begins the count, unless a preemption made it late.
-    fn token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32) {
-        let now = self.now;
+    /// The token that ends a prefill run. Before the turn's first decode run it only begins
+    /// the count, unless a preemption made it late.
+    fn prefill_token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32, began: f64, lasted: f64) {
         let session = &mut self.sessions[slot as usize];
         let again = std::mem::take(&mut session.token_again) && session.token_stage == stage;
         if !session.last_token.is_nan() && (session.decodes || again) {
-            world.act(Action::Token { stage, gap: now - session.last_token });
+            world.act(Action::Tokens { stage, gap: (began - session.last_token) + lasted, count: 1 });
         }
-        session.last_token = now;
+        session.last_token = self.now;
         session.token_stage = stage;
     }
 }

@@ -129,12 +129,14 @@ pub enum Action {
         /// Service to end.
         service: f64,
     },
-    /// A session's token came `gap` after its previous one.
-    Token {
-        /// Where it fell.
+    /// Tokens came, each `gap` after its session's previous one.
+    Tokens {
+        /// Where they fell.
         stage: u32,
         /// Clock units.
         gap: f64,
+        /// How many.
+        count: u64,
     },
     /// A hold was admitted whose first pool is `pool`.
     Admitted {

@@ -11,7 +11,7 @@ use serq_kernel::{Kernel, PoolState, StageState};
 use crate::report;
 use crate::samples::{EXACT_MAX, Samples, Summary};
 use crate::simulation::{Options, Outcome, Sample};
-use crate::statistics::{BATCHES, Gaps, TimeAverage, Windows, half_width, trend};
+use crate::statistics::{BATCHES, Gaps, Runs, TimeAverage, Windows, half_width, trend};
 
 /// Everything measured so far.
 #[derive(Debug)]
@@ -54,9 +54,8 @@ struct StageTrack {
     completed: u64,
     wait: f64,
     service: f64,
-    decode_steps: u64,
+    decode_steps: Runs,
     decode_jobs: u64,
-    decode_time: f64,
     gaps: Gaps,
 }
 
@@ -142,15 +141,14 @@ impl Measurements {
     pub(crate) fn step_started(&mut self, now: f64, stage: u32, cost: f64, decoders: u32) {
         if now >= self.warmup && decoders > 0 {
             let stage = &mut self.stages[stage as usize];
-            stage.decode_steps += 1;
             stage.decode_jobs += u64::from(decoders);
-            stage.decode_time += cost;
+            stage.decode_steps.add(cost, 1);
         }
     }
 
-    pub(crate) fn token(&mut self, now: f64, stage: u32, gap: f64) {
+    pub(crate) fn tokens(&mut self, now: f64, stage: u32, gap: f64, count: u64) {
         if now >= self.warmup {
-            self.stages[stage as usize].gaps.add(gap);
+            self.stages[stage as usize].gaps.add(gap, count);
         }
     }
 
@@ -160,26 +158,28 @@ impl Measurements {
         let track = &mut self.pools[pool as usize];
         track.used.set(now, state.used);
         track.cached.set(now, state.cached);
-        track.queue.set(now, state.queue as f64);
         track.holders.set(now, state.holders as f64);
-        if let Some(windows) = &mut track.windows {
+        if track.queue.set(now, state.queue as f64)
+            && let Some(windows) = &mut track.windows
+        {
             windows.set(now, state.queue as f64);
         }
     }
 
     pub(crate) fn stage(&mut self, now: f64, stage: u32, state: StageState) {
         let track = &mut self.stages[stage as usize];
-        track.number.set(now, state.number as f64);
-        track.busy.set(now, f64::from(u8::from(state.number > 0)));
+        if track.number.set(now, state.number as f64) {
+            track.busy.set(now, f64::from(u8::from(state.number > 0)));
+            if let Some(windows) = &mut track.queue {
+                windows.set(now, state.number as f64);
+            }
+        }
         track.load.set(now, state.load);
-        let (prefills, decodes) = (state.prefilled > 0.0, state.decoders > 0);
+        let (prefills, decodes) = (state.prefills, state.decoders > 0);
         track.prefill_only.set(now, f64::from(u8::from(prefills && !decodes)));
         track.decode_only.set(now, f64::from(u8::from(decodes && !prefills)));
         track.mixed.set(now, f64::from(u8::from(decodes && prefills)));
         track.decodes.set(now, f64::from(state.decoders));
-        if let Some(windows) = &mut track.queue {
-            windows.set(now, state.number as f64);
-        }
     }
 
     pub(crate) fn live(&mut self, now: f64, live: u64) {
@@ -358,7 +358,7 @@ impl StageTrack {
     fn report(&self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
         let mean = |average: &TimeAverage| average.mean(from, end);
         let completed = self.completed as f64;
-        let decode_steps = self.decode_steps as f64;
+        let (decode_steps, decode_time) = self.decode_steps.total();
         report::Stage {
             mean_number: mean(&self.number),
             utilization: if row.kind == "shared" { mean(&self.load) } else { mean(&self.busy) },
@@ -371,8 +371,8 @@ impl StageTrack {
             decode_only: mean(&self.decode_only),
             mixed: mean(&self.mixed),
             mean_decodes: mean(&self.decodes),
-            mean_decode_batch: self.decode_jobs as f64 / decode_steps,
-            mean_decode_step: self.decode_time / decode_steps,
+            mean_decode_batch: self.decode_jobs as f64 / decode_steps as f64,
+            mean_decode_step: decode_time / decode_steps as f64,
             mean_itl: self.gaps.mean(),
             itl_p50: self.gaps.quantile(0.50),
             itl_p99: self.gaps.quantile(0.99),

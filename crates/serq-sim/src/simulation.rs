@@ -121,12 +121,6 @@ struct Simulation<'a> {
     options: &'a Options,
     kernel: Kernel<'a>,
     driver: Driver<'a>,
-    /// For each pool and stage family, the gauges that read it.
-    pool_gauges: Vec<Vec<usize>>,
-    stage_gauges: Vec<Vec<usize>>,
-    pool_family: Vec<u32>,
-    stage_family: Vec<u32>,
-    gauge_stale: Vec<bool>,
     events: u64,
     arrived: u64,
 }
@@ -214,7 +208,7 @@ impl World for Driver<'_> {
             }
             Action::StopWake { timer } => *entry(&mut self.timer_event, timer) = 0,
             Action::JobEnded { stage, wait, service } => self.measured.job_ended(now, stage, wait, service),
-            Action::Token { stage, gap } => self.measured.token(now, stage, gap),
+            Action::Tokens { stage, gap, count } => self.measured.tokens(now, stage, gap, count),
             Action::Admitted { pool, wait } => self.measured.admitted(now, pool, wait),
             Action::Observed { observe, session, turn, value } => {
                 self.measured.sample(now, observe, session, turn, value);
@@ -298,12 +292,6 @@ impl<'a> Simulation<'a> {
         let kernel = Kernel::new(code, options.strict);
         let measured = Measurements::new(program, &kernel, options);
         let stages = kernel.stages() as usize;
-        let mut pool_gauges = vec![Vec::new(); program.pools.len()];
-        let mut stage_gauges = vec![Vec::new(); program.stages.len()];
-        for (gauge, (pools, stages)) in code.gauge_reads().enumerate() {
-            pools.iter().for_each(|family| pool_gauges[*family as usize].push(gauge));
-            stages.iter().for_each(|family| stage_gauges[*family as usize].push(gauge));
-        }
         Self {
             program,
             code,
@@ -326,11 +314,6 @@ impl<'a> Simulation<'a> {
                 runs: vec![StepRun { start: 0.0, cost: f64::NAN, steps: 0, end: f64::NAN }; stages],
                 measured,
             },
-            pool_gauges,
-            stage_gauges,
-            pool_family: code.pool_members().map(|(_, family, _)| family).collect(),
-            stage_family: code.stage_members().map(|(_, family, _)| family).collect(),
-            gauge_stale: vec![true; program.gauges.len()],
             kernel,
             events: 0,
             arrived: 0,
@@ -462,28 +445,13 @@ impl<'a> Simulation<'a> {
 
     /// The end of an instant: what changed is read.
     fn read_state(&mut self) {
-        let Self { kernel, driver, gauge_stale, .. } = self;
+        let Self { kernel, driver, .. } = self;
         let now = driver.now;
         let measured = &mut driver.measured;
-        kernel.drain_touched_pools(|pool, state| {
-            measured.pool(now, pool, state);
-            for &gauge in &self.pool_gauges[self.pool_family[pool as usize] as usize] {
-                gauge_stale[gauge] = true;
-            }
-        });
-        kernel.drain_touched_stages(|stage, state| {
-            measured.stage(now, stage, state);
-            for &gauge in &self.stage_gauges[self.stage_family[stage as usize] as usize] {
-                gauge_stale[gauge] = true;
-            }
-        });
+        kernel.drain_touched_pools(|pool, state| measured.pool(now, pool, state));
+        kernel.drain_touched_stages(|stage, state| measured.stage(now, stage, state));
         measured.live(now, kernel.live());
-        for (gauge, stale) in gauge_stale.iter_mut().enumerate() {
-            if std::mem::take(stale) {
-                let value = kernel.gauge(driver, gauge);
-                driver.measured.gauge(now, gauge, value);
-            }
-        }
+        kernel.drain_gauges(driver, |driver, gauge, value| driver.measured.gauge(now, gauge, value));
     }
 
     /// With `arrivals`: all came and the last has ended.

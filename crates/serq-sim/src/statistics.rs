@@ -17,12 +17,15 @@ pub(crate) struct TimeAverage {
 }
 
 impl TimeAverage {
-    pub(crate) fn set(&mut self, now: f64, value: f64) {
-        if value != self.value {
+    /// Answers whether the value is another one.
+    pub(crate) fn set(&mut self, now: f64, value: f64) -> bool {
+        let changes = value != self.value;
+        if changes {
             self.area += self.value * (now - self.since);
             self.since = now;
             self.value = value;
         }
+        changes
     }
 
     /// Forgets what was before.
@@ -36,49 +39,71 @@ impl TimeAverage {
     }
 }
 
-/// A time average in twenty equal windows of [from, to].
+/// A time average in twenty equal windows of [from, to]. To be set on change only, like
+/// [`TimeAverage`].
 #[derive(Clone, Debug)]
 pub(crate) struct Windows {
     from: f64,
     width: f64,
     areas: [f64; BATCHES],
+    /// The window `since` is in, and its end.
+    at: usize,
+    end: f64,
     value: f64,
     since: f64,
 }
 
 impl Windows {
     pub(crate) fn new(from: f64, to: f64, value: f64) -> Self {
-        Self { from, width: (to - from) / BATCHES as f64, areas: [0.0; BATCHES], value, since: from }
+        let width = (to - from) / BATCHES as f64;
+        Self { from, width, areas: [0.0; BATCHES], at: 0, end: from + width, value, since: from }
     }
 
     /// The value changes at `now`.
     pub(crate) fn set(&mut self, now: f64, value: f64) {
+        while now > self.end {
+            self.areas[self.at] += self.value * (self.end - self.since);
+            self.since = self.end;
+            self.at += 1;
+            let last = self.at == BATCHES - 1;
+            self.end = if last { f64::INFINITY } else { self.from + self.width * (self.at + 1) as f64 };
+        }
         if now > self.since {
-            self.fill(now);
+            self.areas[self.at] += self.value * (now - self.since);
+            self.since = now;
         }
         self.value = value;
-    }
-
-    fn fill(&mut self, now: f64) {
-        let mut at = (((self.since - self.from) / self.width) as usize).min(BATCHES - 1);
-        loop {
-            let end = if at == BATCHES - 1 { f64::INFINITY } else { self.from + self.width * (at + 1) as f64 };
-            let until = now.min(end);
-            if until > self.since {
-                self.areas[at] += self.value * (until - self.since);
-                self.since = until;
-            }
-            if until >= now || at == BATCHES - 1 {
-                self.since = now;
-                return;
-            }
-            at += 1;
-        }
     }
 
     /// The windows' averages, once the value was set at the end.
     pub(crate) fn means(&self) -> [f64; BATCHES] {
         self.areas.map(|area| area / self.width)
+    }
+}
+
+/// How many, and their sum, of values that come in runs of equal ones. A run adds to the sum
+/// once, as a whole, so that n at once and n single ones give the same bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Runs {
+    count: u64,
+    sum: f64,
+    value: f64,
+    run: u64,
+}
+
+impl Runs {
+    pub(crate) fn add(&mut self, value: f64, count: u64) {
+        if value != self.value {
+            (self.count, self.sum) = self.total();
+            self.value = value;
+            self.run = 0;
+        }
+        self.run += count;
+    }
+
+    /// Count and sum.
+    pub(crate) fn total(&self) -> (u64, f64) {
+        (self.count + self.run, self.sum + self.value * self.run as f64)
     }
 }
 
@@ -120,8 +145,7 @@ pub(crate) struct Gaps {
     buckets: Vec<Bucket>,
     /// Bounds and place of the bucket the latest gap fell into: the next one usually does too.
     latest: (f64, f64, usize),
-    count: u64,
-    sum: f64,
+    runs: Runs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,18 +161,17 @@ const BUCKETS: f64 = 4_000.0;
 
 impl Default for Gaps {
     fn default() -> Self {
-        Self { first: 0, buckets: Vec::new(), latest: (0.0, 0.0, 0), count: 0, sum: 0.0 }
+        Self { first: 0, buckets: Vec::new(), latest: (0.0, 0.0, 0), runs: Runs::default() }
     }
 }
 
 impl Gaps {
-    pub(crate) fn add(&mut self, gap: f64) {
-        self.count += 1;
-        self.sum += gap;
+    pub(crate) fn add(&mut self, gap: f64, count: u64) {
+        self.runs.add(gap, count);
         let (low, high, at) = self.latest;
         let at = if low <= gap && gap < high { at } else { self.find(gap) };
         let bucket = &mut self.buckets[at];
-        bucket.count += 1;
+        bucket.count += count;
         bucket.least = bucket.least.min(gap);
         bucket.greatest = bucket.greatest.max(gap);
     }
@@ -173,11 +196,12 @@ impl Gaps {
     }
 
     pub(crate) fn mean(&self) -> f64 {
-        self.sum / self.count as f64
+        let (count, sum) = self.runs.total();
+        sum / count as f64
     }
 
     pub(crate) fn quantile(&self, q: f64) -> f64 {
-        let rank = (q * self.count as f64).ceil() as u64;
+        let rank = (q * self.runs.total().0 as f64).ceil() as u64;
         let mut seen = 0;
         for (k, bucket) in (self.first..).zip(&self.buckets) {
             seen += bucket.count;
@@ -213,12 +237,12 @@ mod tests {
     #[test]
     fn a_constant_gap_is_itself_and_others_are_their_buckets_middle() {
         let mut gaps = Gaps::default();
-        [3.0, 1.0, 1.0, 29.0].iter().for_each(|gap| gaps.add(*gap));
+        [3.0, 1.0, 1.0, 29.0].iter().for_each(|gap| gaps.add(*gap, 1));
         assert_eq!((gaps.quantile(0.5), gaps.quantile(0.99), gaps.mean()), (1.0, 29.0, 8.5));
-        [1.001, 1.009, 1.002].iter().for_each(|gap| gaps.add(*gap));
+        [1.001, 1.009, 1.002].iter().for_each(|gap| gaps.add(*gap, 1));
         assert!((gaps.quantile(0.5) - 1.01f64.sqrt()).abs() < 1e-12);
         let mut zero = Gaps::default();
-        zero.add(0.0);
+        zero.add(0.0, 1);
         assert_eq!(zero.quantile(0.5), 0.0);
     }
 }

@@ -1,0 +1,321 @@
+//! Gauges, kept up to date term by term.
+//!
+//! An aggregate of a gauge (`max k in 1000 (used(D[k].kv))`) is a *fold*: a term a
+//! member, and a binary tree over them. What a term reads is found once, so that a
+//! change of one pool costs one term and one path of the tree, and a gauge that reads
+//! nothing of what changed costs nothing.
+//!
+//! ```text
+//!   pool or stage touched ─▶ its watches ─▶ terms read again ─▶ path to the root ─▶ gauge
+//! ```
+//!
+//! # Invariants
+//!
+//! - A fold's root depends on the terms' present values alone, never on their history: a sum
+//!   is added up along the tree, not kept by adding and subtracting.
+//! - `Kernel::gauge` evaluates the whole gauge from nothing and gives the same bits: sums
+//!   of expressions are added pairwise too. Debug builds compare.
+
+use serq_ir as ir;
+use serq_ir::{Fold, PoolFigure};
+
+use crate::expression::{Expr, Frame, NO_VARIABLES, Reads, Scope, fold};
+use crate::kernel::Kernel;
+use crate::pool::{HOLDERS, QUEUE, USED};
+use crate::world::{Purpose, World};
+
+/// A gauge made ready.
+#[derive(Debug)]
+pub(crate) struct GaugeCode {
+    /// As written.
+    whole: Expr,
+    /// The same with aggregates taken from folds.
+    value: Expr,
+    draws: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FoldCode {
+    gauge: u32,
+    fold: Fold,
+    count: u32,
+    body: Expr,
+}
+
+/// What is to be read again when a member of a pool or stage changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// Which changes of a pool ([`USED`] …).
+    changes: u8,
+    target: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Gauge(u32),
+    Term { fold: u32, term: u32 },
+}
+
+/// All gauges of a program.
+#[derive(Debug, Default)]
+pub(crate) struct GaugesCode {
+    pub(crate) gauges: Vec<GaugeCode>,
+    folds: Vec<FoldCode>,
+    /// By member.
+    pool_watches: Vec<Vec<Watch>>,
+    stage_watches: Vec<Vec<Watch>>,
+}
+
+/// Lowers expressions and knows where families begin.
+pub(crate) trait Lower {
+    fn lower(&self, expr: &ir::Expr) -> Expr;
+    fn pool_family(&self, family: u32) -> (u32, u32);
+    fn stage_family(&self, family: u32) -> (u32, u32);
+}
+
+impl GaugesCode {
+    pub(crate) fn new(gauges: &[ir::Gauge], pools: usize, stages: usize, lower: &impl Lower) -> Self {
+        let mut code =
+            Self { pool_watches: vec![Vec::new(); pools], stage_watches: vec![Vec::new(); stages], ..Self::default() };
+        for (at, gauge) in gauges.iter().enumerate() {
+            let reads = Reads::of(&gauge.value);
+            let whole = lower.lower(&gauge.value);
+            let value = if reads.now || reads.draws {
+                // Another number at every look: read whole, whenever anything of it changes.
+                code.watch(lower, &gauge.value, None, Target::Gauge(at as u32));
+                lower.lower(&gauge.value)
+            } else {
+                code.split(lower, at as u32, &gauge.value)
+            };
+            code.gauges.push(GaugeCode { whole, value, draws: reads.draws });
+        }
+        code
+    }
+
+    /// The expression with its aggregates made folds.
+    fn split(&mut self, lower: &impl Lower, gauge: u32, expr: &ir::Expr) -> Expr {
+        let boxed = |a| Box::new(a);
+        match expr {
+            ir::Expr::Aggregate { fold, count, body } if *count > 0 && !has_aggregate(body) => {
+                let id = self.folds.len() as u32;
+                for term in 0..*count {
+                    self.watch(lower, body, Some(term), Target::Term { fold: id, term });
+                }
+                self.folds.push(FoldCode { gauge, fold: *fold, count: *count, body: lower.lower(body) });
+                Expr::Folded(id)
+            }
+            ir::Expr::Unary(op, a) => Expr::Unary(*op, boxed(self.split(lower, gauge, a))),
+            ir::Expr::Binary(op, a, b) => {
+                Expr::Binary(*op, Box::new((self.split(lower, gauge, a), self.split(lower, gauge, b))))
+            }
+            ir::Expr::Call(function, arguments) => {
+                Expr::Call(*function, arguments.iter().map(|a| self.split(lower, gauge, a)).collect())
+            }
+            _ => {
+                self.watch(lower, expr, None, Target::Gauge(gauge));
+                lower.lower(expr)
+            }
+        }
+    }
+
+    /// Notes what `expr` reads, as the term of this number where it is one.
+    fn watch(&mut self, lower: &impl Lower, expr: &ir::Expr, term: Option<u32>, target: Target) {
+        match expr {
+            ir::Expr::Pool(figure, pool) => {
+                let changes = match figure {
+                    PoolFigure::Used | PoolFigure::Free => USED,
+                    PoolFigure::Holders => HOLDERS,
+                    PoolFigure::Queued => QUEUE,
+                    // Nobody's session: always 0.
+                    PoolFigure::Cachedin => return,
+                };
+                for member in members(lower.pool_family(pool.pool), pool.member.as_deref(), term) {
+                    add(&mut self.pool_watches[member as usize], changes, target);
+                }
+            }
+            ir::Expr::Stage(_, stage) | ir::Expr::Price(stage, ..) => {
+                for member in members(lower.stage_family(stage.stage), stage.member.as_deref(), term) {
+                    add(&mut self.stage_watches[member as usize], u8::MAX, target);
+                }
+            }
+            _ => {}
+        }
+        expr.children().for_each(|child| self.watch(lower, child, term, target));
+    }
+}
+
+fn add(watches: &mut Vec<Watch>, changes: u8, target: Target) {
+    watches.push(Watch { changes, target });
+}
+
+fn has_aggregate(expr: &ir::Expr) -> bool {
+    matches!(expr, ir::Expr::Aggregate { .. }) || expr.children().any(has_aggregate)
+}
+
+/// The members a reference may mean: one, where the index is the term's number or a constant.
+fn members((first, size): (u32, u32), index: Option<&ir::Expr>, term: Option<u32>) -> std::ops::Range<u32> {
+    let one = match (index, term) {
+        (None, _) => Some(0),
+        (Some(ir::Expr::Number(n)), _) => Some(n.0 as u32),
+        (Some(ir::Expr::Variable(0)), Some(term)) => Some(term),
+        _ => None,
+    };
+    match one {
+        Some(member) if member < size => first + member..first + member + 1,
+        _ => first..first + size,
+    }
+}
+
+/// The present values of all gauges' terms.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    folds: Vec<FoldTree>,
+    stale_folds: Vec<u32>,
+    stale_gauges: Vec<u32>,
+    gauge_stale: Vec<bool>,
+}
+
+/// A binary tree over a fold's terms: the root at 1, the terms from `leaves`.
+#[derive(Debug)]
+struct FoldTree {
+    leaves: usize,
+    nodes: Vec<f64>,
+    stale: Vec<u32>,
+    term_stale: Vec<bool>,
+}
+
+impl FoldTree {
+    fn new(code: &FoldCode) -> Self {
+        let leaves = (code.count as usize).next_power_of_two();
+        Self {
+            leaves,
+            nodes: vec![padding(code.fold); 2 * leaves],
+            stale: (0..code.count).collect(),
+            term_stale: vec![true; code.count as usize],
+        }
+    }
+
+    /// Answers whether the root changed.
+    fn set(&mut self, kind: Fold, term: u32, value: f64) -> bool {
+        let mut at = self.leaves + term as usize;
+        let mut value = value;
+        loop {
+            if self.nodes[at].to_bits() == value.to_bits() {
+                return false;
+            }
+            self.nodes[at] = value;
+            if at == 1 {
+                return true;
+            }
+            at /= 2;
+            value = fold(kind, self.nodes[2 * at], self.nodes[2 * at + 1]);
+        }
+    }
+}
+
+/// What a fold takes where there is no term: it changes nothing.
+fn padding(fold: Fold) -> f64 {
+    if fold == Fold::Sum { 0.0 } else { f64::NAN }
+}
+
+impl Gauges {
+    pub(crate) fn new(code: &GaugesCode) -> Self {
+        let gauges = code.gauges.len();
+        Self {
+            folds: code.folds.iter().map(FoldTree::new).collect(),
+            stale_folds: (0..code.folds.len() as u32).collect(),
+            stale_gauges: (0..gauges as u32).collect(),
+            gauge_stale: vec![true; gauges],
+        }
+    }
+
+    pub(crate) fn root(&self, fold: u32) -> f64 {
+        self.folds[fold as usize].nodes[1]
+    }
+
+    fn mark(&mut self, target: Target) {
+        match target {
+            Target::Gauge(gauge) => self.mark_gauge(gauge),
+            Target::Term { fold, term } => {
+                let tree = &mut self.folds[fold as usize];
+                if !tree.term_stale[term as usize] {
+                    tree.term_stale[term as usize] = true;
+                    if tree.stale.is_empty() {
+                        self.stale_folds.push(fold);
+                    }
+                    tree.stale.push(term);
+                }
+            }
+        }
+    }
+
+    fn mark_gauge(&mut self, gauge: u32) {
+        if !self.gauge_stale[gauge as usize] {
+            self.gauge_stale[gauge as usize] = true;
+            self.stale_gauges.push(gauge);
+        }
+    }
+
+    pub(crate) fn pool_changed(&mut self, code: &GaugesCode, pool: u32, changes: u8) {
+        for watch in &code.pool_watches[pool as usize] {
+            if watch.changes & changes != 0 {
+                self.mark(watch.target);
+            }
+        }
+    }
+
+    pub(crate) fn stage_changed(&mut self, code: &GaugesCode, stage: u32) {
+        for watch in &code.stage_watches[stage as usize] {
+            self.mark(watch.target);
+        }
+    }
+}
+
+impl Kernel<'_> {
+    /// Calls `visit` with the gauges that may have changed since the last call, and their
+    /// values now.
+    pub fn drain_gauges<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, usize, f64)) {
+        if self.gauges.stale_folds.is_empty() && self.gauges.stale_gauges.is_empty() {
+            return;
+        }
+        let code = &self.code.gauges;
+        let mut folds = std::mem::take(&mut self.gauges.stale_folds);
+        for id in folds.drain(..) {
+            let FoldCode { gauge, fold, body, .. } = &code.folds[id as usize];
+            let mut stale = std::mem::take(&mut self.gauges.folds[id as usize].stale);
+            let mut changed = false;
+            for term in stale.drain(..) {
+                let scope = Scope::of_term(term);
+                let frame = Frame { scope: Some(&scope), ..Frame::machine(Purpose::Stage, 0, NO_VARIABLES) };
+                let value = self.eval(world, body, &frame);
+                let tree = &mut self.gauges.folds[id as usize];
+                tree.term_stale[term as usize] = false;
+                changed |= tree.set(*fold, term, value);
+            }
+            self.gauges.folds[id as usize].stale = stale;
+            if changed {
+                self.gauges.mark_gauge(*gauge);
+            }
+        }
+        self.gauges.stale_folds = folds;
+        let mut gauges = std::mem::take(&mut self.gauges.stale_gauges);
+        // In their order, for those that draw.
+        gauges.sort_unstable();
+        for gauge in gauges.drain(..) {
+            self.gauges.gauge_stale[gauge as usize] = false;
+            let frame = Frame::machine(Purpose::Stage, 0, NO_VARIABLES);
+            let value = self.eval(world, &code.gauges[gauge as usize].value, &frame);
+            debug_assert!(
+                code.gauges[gauge as usize].draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
+                "a gauge kept up to date is the gauge evaluated from nothing"
+            );
+            visit(world, gauge as usize, value);
+        }
+        self.gauges.stale_gauges = gauges;
+    }
+
+    /// A gauge's value now, evaluated from nothing.
+    fn gauge<W: World>(&self, world: &mut W, gauge: usize) -> f64 {
+        self.eval(world, &self.code.gauges.gauges[gauge].whole, &Frame::machine(Purpose::Stage, 0, NO_VARIABLES))
+    }
+}
