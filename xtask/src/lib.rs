@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod differential;
 pub mod fingerprint;
+pub mod identity;
 pub mod layers;
 pub mod mutate;
 pub mod parallel;

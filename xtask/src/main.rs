@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, differential, layers, mutate, schema, seed, tables};
+use xtask::{bench, differential, identity, layers, mutate, schema, seed, tables};
 
 /// The project's chores.
 #[derive(Parser)]
@@ -40,6 +40,18 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
+    /// Every case and example, and random programs, with leaps and without: the same bits
+    Identity {
+        /// How many random programs.
+        #[arg(long, default_value_t = 2_000)]
+        count: u64,
+        /// Seed of the first one; the others follow.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How long the seed's program runs in each of its stressed settings.
+        #[arg(long, default_value_t = 1_000.0)]
+        horizon: f64,
+    },
     /// Compares the crates' dependencies with the drawing.
     Layers,
     /// Writes docs/ir.schema.json.
@@ -54,6 +66,7 @@ fn main() -> ExitCode {
         Chore::Seed { folder } => seed::compare_and_record(&folder),
         Chore::MutateCases => mutate::cases(),
         Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),
+        Chore::Identity { count, seed, horizon } => identity::identity(count, seed, horizon),
         Chore::Layers => layers::check(),
         Chore::Schema => schema::write(),
         Chore::Bench(arguments) => bench::bench(&arguments),

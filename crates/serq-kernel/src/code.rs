@@ -119,8 +119,10 @@ pub(crate) struct StepCode {
     pub(crate) reads_kv: bool,
     /// `cost` reads figures of its iteration only: equal ones cost the same.
     pub(crate) cost_steady: bool,
-    /// A gauge reads figures of the stage, which may change at every step.
+    /// A gauge reads figures of the stage that may change at every step.
     pub(crate) watched: bool,
+    /// A plan depends on the batch alone, so equal steps may be taken many at once.
+    pub(crate) leaps: bool,
 }
 
 /// One operation.
@@ -159,6 +161,11 @@ pub(crate) struct HoldCode {
     pub(crate) cache: Option<Expr>,
     /// Which grab, and for how long.
     pub(crate) lease: Option<(usize, Expr)>,
+    /// Units and reserves read attributes, the hold's own pools (their queues aside), and
+    /// what the stage that serves it has left; so a refusal lasts until one of these changes.
+    pub(crate) steady: bool,
+    /// They read what the stage has left.
+    pub(crate) reads_budget: bool,
 }
 
 #[derive(Debug)]
@@ -215,6 +222,21 @@ fn pair_up(pools: &mut [PoolCode], stages: &mut [StageCode]) {
             step.via.push(pool as u32);
         }
     }
+}
+
+/// Whether a gauge reads figures of a step stage that may change at its every step.
+fn watches_steps(gauge: &ir::Expr, family: u32) -> bool {
+    fn reads(expr: &ir::Expr, family: u32) -> bool {
+        use ir::StageFigure::{Busy, Queue};
+        let itself = match expr {
+            ir::Expr::Stage(figure, stage) => stage.stage == family && !matches!(figure, Queue | Busy),
+            ir::Expr::Price(stage, ..) => stage.stage == family,
+            _ => false,
+        };
+        itself || expr.children().any(|child| reads(child, family))
+    }
+    let all = Reads::of(gauge);
+    reads(gauge, family) || ((all.now || all.draws) && all.stages.contains(&family))
 }
 
 struct Builder<'a> {
@@ -356,12 +378,32 @@ impl<'a> Builder<'a> {
             units_judged: !Reads::of(&grab.units).live(),
             reserve_judged: grab.reserve.as_ref().is_some_and(|r| !Reads::of(r).live()),
         });
+        let headers = || hold.grabs.iter().flat_map(|grab| std::iter::once(&grab.units).chain(&grab.reserve));
         HoldCode {
+            steady: headers().all(|e| self.steady(hold, e)),
+            reads_budget: headers().any(|e| !Reads::of(e).stages.is_empty()),
             grabs: grabs.collect(),
             reuse: hold.reuse.as_ref().map(|e| self.expr(e)),
             cache: hold.cache.as_ref().map(|e| self.expr(e)),
             lease: hold.lease.as_ref().map(|l| (l.grab as usize, self.expr(&l.time))),
         }
+    }
+
+    /// See [`HoldCode::steady`].
+    fn steady(&self, hold: &ir::Hold, expr: &ir::Expr) -> bool {
+        let itself = match expr {
+            ir::Expr::Context(Context::Now) | ir::Expr::Draw(..) | ir::Expr::Price(..) => false,
+            ir::Expr::Pool(figure, pool) => {
+                *figure != ir::PoolFigure::Queued && hold.grabs.iter().any(|grab| grab.pool == *pool)
+            }
+            ir::Expr::Stage(figure, stage) => {
+                let first = &hold.grabs[0].pool;
+                let via = self.program.pools[first.pool as usize].via;
+                *figure == ir::StageFigure::BudgetLeft && via == Some(stage.stage) && first.member == stage.member
+            }
+            _ => true,
+        };
+        itself && expr.children().all(|child| self.steady(hold, child))
     }
 
     fn simple(&self, block: &ir::Block) -> Simple {
@@ -468,6 +510,11 @@ impl<'a> Builder<'a> {
         };
         let mut serve: Vec<&ir::Expr> = step.serve.by.iter().collect();
         serve.extend(&step.serve.only);
+        let depends_on_batch = |expr: &ir::Expr| {
+            let reads = Reads::of(expr);
+            !reads.live() && !reads.draws
+        };
+        let watched = self.program.gauges.iter().any(|gauge| watches_steps(&gauge.value, family));
         StepCode {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
@@ -481,8 +528,11 @@ impl<'a> Builder<'a> {
             serve_reads: reads_any(&serve, &residents),
             reads_kv: reads_any(&serve, &residents[2..])
                 || reads_any(&[&step.budget, &step.chunk, &step.cost], &residents[2..]),
-            cost_steady: !Reads::of(&step.cost).live() && !Reads::of(&step.cost).draws,
-            watched: self.program.gauges.iter().any(|g| Reads::of(&g.value).stages.contains(&family)),
+            cost_steady: depends_on_batch(&step.cost),
+            watched,
+            leaps: !watched
+                && serve.is_empty()
+                && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch),
         }
     }
 

@@ -310,9 +310,7 @@ impl<'p> Kernel<'p> {
                 } else {
                     self.retried.insert(pool);
                 }
-                if waits {
-                    self.engine_has_work(stage);
-                }
+                self.served_queue_changed(stage, pool, waits);
             }
         }
         self.touch_pool(pool, QUEUE);

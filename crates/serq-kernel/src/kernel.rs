@@ -26,7 +26,7 @@ use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Filling;
 use crate::gauge::Gauges;
 use crate::index_set::IndexSet;
-use crate::pool::{ExactSum, Pool, PoolCounts, TOLERANCE};
+use crate::pool::{ExactSum, Pool, PoolCounts, QUEUE, TOLERANCE};
 use crate::session::{Session, Status};
 use crate::stage::{Job, Stage};
 use crate::step::Planning;
@@ -70,6 +70,12 @@ pub struct Kernel<'p> {
     /// An idle engine got work while others were being planned.
     pub(crate) engine_roused: bool,
     pub(crate) planning: Option<Planning>,
+    /// Step stages that leap.
+    pub(crate) leaping: IndexSet,
+    /// Leaps to be cut before the fact is over.
+    pub(crate) cuts: Vec<u32>,
+    /// A pool changed since waiters were last tried.
+    pub(crate) stirred: bool,
 
     /// In start order.
     pub(crate) flows: Vec<u32>,
@@ -172,6 +178,9 @@ impl<'p> Kernel<'p> {
             idle_engines: IndexSet::new(stages),
             engine_roused: false,
             planning: None,
+            leaping: IndexSet::new(stages),
+            cuts: Vec::new(),
+            stirred: false,
             flows: Vec::new(),
             flows_since: 0.0,
             flows_changed: false,
@@ -196,7 +205,7 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    fn at(&mut self, now: f64) {
+    pub(crate) fn at(&mut self, now: f64) {
         debug_assert!(now >= self.now, "time does not go back");
         if self.instant != now {
             self.instant = now;
@@ -269,6 +278,7 @@ impl<'p> Kernel<'p> {
 
     fn end_fact<W: World>(&mut self, world: &mut W) -> Result<()> {
         self.settle(world)?;
+        self.make_cuts(world);
         self.after_fact();
         Ok(())
     }
@@ -276,6 +286,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
         loop {
             self.run_ready(world)?;
+            self.stirred = false;
             self.retry_pools(world)?;
             if self.ready_list.is_empty() {
                 return Ok(());
@@ -480,6 +491,10 @@ impl<'p> Kernel<'p> {
             self.touched_pools.push(pool);
         }
         state.touched |= changes;
+        self.stirred = true;
+        if changes != QUEUE && !self.pools[pool as usize].leaps.is_empty() {
+            self.pool_changed_in_leaps(pool);
+        }
     }
 
     pub(crate) fn touch_stage(&mut self, stage: u32) {

@@ -12,6 +12,7 @@ mod gauge;
 mod hold;
 mod index_set;
 mod kernel;
+mod leap;
 mod lease;
 mod pool;
 mod preemption;

@@ -81,6 +81,7 @@ impl Kernel<'_> {
         }
         let victim = match &pool_code.preempt {
             Preempt::By(keys) => {
+                self.catch_up_all(world, self.now);
                 let mut best = std::mem::take(&mut self.keys_best);
                 let mut tried = std::mem::take(&mut self.keys_tried);
                 let mut victim = None;
@@ -148,6 +149,7 @@ impl Kernel<'_> {
         // Somebody's `grow` may come while the victim's iteration runs: its tokens are
         // computed by then, unlike those of an iteration still being planned.
         if let Status::Serving(id) = self.sessions[slot as usize].status {
+            self.catch_up(world, self.jobs[id as usize].stages[0]);
             let tokens = self.in_flight(&self.jobs[id as usize]);
             let job = &mut self.jobs[id as usize];
             job.slack -= tokens;

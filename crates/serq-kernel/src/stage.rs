@@ -397,7 +397,7 @@ impl Kernel<'_> {
                 StageCodeKind::Step(_) => state.engine.scheduled() as f64,
                 _ => state.serving.len() as f64,
             },
-            StageFigure::Work => self.unfinished(stage),
+            StageFigure::Work => self.unfinished(world, stage),
             StageFigure::BudgetLeft => self.budget_left(world, stage),
             StageFigure::EstLambda => state.estimates.lambda(),
             StageFigure::EstRho => state.estimates.rho(),
@@ -413,13 +413,17 @@ impl Kernel<'_> {
 
     /// Work left, what was served up to now deducted. Always a fresh sum: one kept by
     /// adding and subtracting leaves 1e-13 where 0 belongs, and ties in `choose` flip.
-    fn unfinished(&self, stage: u32) -> f64 {
+    fn unfinished<W: World>(&self, world: &mut W, stage: u32) -> f64 {
         let state = &self.stages[stage as usize];
         let job = |id: &u32| &self.jobs[*id as usize];
         // Exact, so that the order of the jobs in service, which is none, does not show.
         let mut sum = ExactSum::default();
         match &self.code.stages[stage as usize].kind {
-            StageCodeKind::Step(_) => state.engine.residents.iter().for_each(|id| sum.add(job(id).remaining)),
+            StageCodeKind::Step(_) => {
+                let pending = self.tokens_pending(world, stage);
+                let left = |job: &Job| if job.planned > 0.0 { job.remaining - pending } else { job.remaining };
+                state.engine.residents.iter().for_each(|id| sum.add(left(job(id))));
+            }
             StageCodeKind::Fifo { .. } | StageCodeKind::Delay => {
                 let left = |job: &Job| (job.remaining - (self.now - job.started)).max(0.0);
                 state.serving.iter().for_each(|id| sum.add(left(job(id))));

@@ -30,6 +30,7 @@ use serq_ir::{Context, Mode};
 use crate::code::{StageCodeKind, StepCode};
 use crate::expression::{Expr, Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
+use crate::leap::Leap;
 use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
 use crate::session::compare;
@@ -44,7 +45,7 @@ pub(crate) struct Engine {
     /// An iteration is running.
     pub(crate) running: bool,
     /// When it began.
-    began: f64,
+    pub(crate) began: f64,
     /// Its jobs, in the order they were served (tokens: [`crate::stage::Job::planned`]).
     pub(crate) plan: Vec<u32>,
     /// What its cost was read with, and that cost: kept for the next one.
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) iterations: u64,
     /// It is idle with work waiting and the last attempt scheduled nothing.
     pub(crate) idle_with_work: bool,
+    pub(crate) leap: Leap,
 }
 
 /// Figures of an iteration that its cost may read.
@@ -76,6 +78,8 @@ struct CostInputs {
 pub(crate) struct Shown {
     pub(crate) prefills: bool,
     pub(crate) decoders: u32,
+    /// All its jobs.
+    scheduled: u32,
 }
 
 impl Engine {
@@ -85,6 +89,10 @@ impl Engine {
 
     pub(crate) fn shown(&self) -> Shown {
         self.shown
+    }
+
+    pub(crate) fn cost(&self) -> f64 {
+        self.cost
     }
 }
 
@@ -97,6 +105,8 @@ pub(crate) struct Planning {
     preempted: bool,
     /// The last grower was its own victim.
     stop: bool,
+    /// The queue whose head did not fit.
+    pub(crate) refused: Option<u32>,
 }
 
 impl Kernel<'_> {
@@ -121,6 +131,19 @@ impl Kernel<'_> {
         }
     }
 
+    /// A queue that the stage serves changed; somebody `waits` in it or not.
+    pub(crate) fn served_queue_changed(&mut self, stage: u32, pool: u32, waits: bool) {
+        let code = self.code;
+        if waits {
+            self.engine_has_work(stage);
+        }
+        if self.stages[stage as usize].engine.leap.running
+            && let StageCodeKind::Step(step) = &code.stages[stage as usize].kind
+        {
+            self.queue_changed_in_leap(stage, step, pool);
+        }
+    }
+
     pub(crate) fn add_resident(&mut self, stage: u32, id: u32) {
         let job = &mut self.jobs[id as usize];
         job.started = self.now;
@@ -140,11 +163,13 @@ impl Kernel<'_> {
         if self.planning.is_some_and(|p| p.stage == stage) {
             engine.joined.push(id);
         }
+        self.ask_cut(stage);
         self.engine_has_work(stage);
     }
 
     pub(crate) fn remove_resident(&mut self, stage: u32, id: u32) {
         self.write_back(stage, id);
+        self.ask_cut(stage);
         let planned = self.jobs[id as usize].planned;
         let engine = &mut self.stages[stage as usize].engine;
         engine.residents.retain(|&r| r != id);
@@ -263,6 +288,7 @@ impl Kernel<'_> {
     ///
     /// A fault of a header, `budget`, `cost`, a rate or an admitted body.
     pub fn start_due<W: World>(&mut self, world: &mut W, plan: bool) -> Result<()> {
+        let whole_instant = plan;
         let mut plan = plan;
         let mut any_started = false;
         loop {
@@ -294,6 +320,9 @@ impl Kernel<'_> {
             // An engine passed over, or found idle, may have got somebody to serve since.
             plan &= started || self.engine_roused;
             if !(plan && !self.idle_engines.is_empty()) && self.rates_changed.is_empty() {
+                if whole_instant {
+                    self.cut_if_watchful(world);
+                }
                 self.after_fact();
                 return Ok(());
             }
@@ -319,14 +348,14 @@ impl Kernel<'_> {
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan.clear();
         engine.joined.clear();
-        self.planning = Some(Planning { stage, left: budget, preempted: false, stop: false });
+        self.planning = Some(Planning { stage, left: budget, preempted: false, stop: false, refused: None });
         let exclusive = self.serve_residents(world, stage, step, chunk)?;
         let preempted = self.planning.is_some_and(|p| p.preempted);
         if !preempted && exclusive != Exclusive::Prefilling {
             self.admit_into_step(world, stage, step, budget, chunk, exclusive)?;
         }
-        let Planning { preempted, .. } = self.planning.take().expect("the plan is still being made");
-        self.finish_plan(world, stage, step, preempted)
+        let planning = self.planning.take().expect("the plan is still being made");
+        self.finish_plan(world, stage, step, planning)
     }
 
     fn serve_residents<W: World>(
@@ -499,6 +528,9 @@ impl Kernel<'_> {
                 let admitted = self.try_head(world, pool)?;
                 self.set_left(left);
                 if !admitted {
+                    if let Some(planning) = &mut self.planning {
+                        planning.refused = Some(pool);
+                    }
                     return Ok(());
                 }
                 self.run_ready(world)?;
@@ -569,16 +601,25 @@ impl Kernel<'_> {
     }
 
     /// Reads the cost and starts the iteration, if there is one.
-    fn finish_plan<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, preempted: bool) -> Result<bool> {
+    fn finish_plan<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        planning: Planning,
+    ) -> Result<bool> {
         let engine = &self.stages[stage as usize].engine;
         let mut inputs = CostInputs { residents: engine.residents.len() as f64, ..CostInputs::default() };
         let mut decoders = 0;
+        // Whole tokens that every job has work and blocks for.
+        let mut whole = f64::INFINITY;
         for &job in &engine.plan {
             let job = &self.jobs[job as usize];
             inputs.tokens += job.planned;
             if job.decodes() {
                 decoders += 1;
                 inputs.kv_decode += job.memory;
+                whole = whole.min(job.remaining).min(job.slack);
             } else {
                 inputs.kv_prefill += job.memory;
             }
@@ -596,9 +637,10 @@ impl Kernel<'_> {
         inputs.kv_decode *= unit;
         inputs.kv_prefill *= unit;
         inputs.decoders = f64::from(decoders);
-        let scheduled = !engine.plan.is_empty();
-        let starts = scheduled || preempted;
-        let shown = Shown { prefills: inputs.prefilled > 0.0, decoders };
+        let jobs = engine.plan.len() as u32;
+        let scheduled = jobs > 0;
+        let starts = scheduled || planning.preempted;
+        let shown = Shown { prefills: inputs.prefilled > 0.0, decoders, scheduled: jobs };
         self.stages[stage as usize].engine.idle_with_work = !starts;
         self.show(stage, if starts { shown } else { Shown::default() });
         if !starts {
@@ -611,7 +653,9 @@ impl Kernel<'_> {
         // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
         self.idle_engines.remove(stage);
-        world.act(Action::StartStep { stage, cost, decoders });
+        let settled = W::MODELS_TIME && decoders == jobs && !planning.preempted;
+        let steps = if settled { self.steps_settled(stage, step, planning, whole) } else { 1 };
+        world.act(Action::StartStep { stage, cost, decoders, steps });
         Ok(true)
     }
 
@@ -664,6 +708,10 @@ impl Kernel<'_> {
         if !engine.running {
             return Ok(());
         }
+        let ended = world.steps_ended(stage);
+        self.catch_up_to(world, stage, ended - 1);
+        self.end_leap(stage);
+        let engine = &mut self.stages[stage as usize].engine;
         engine.running = false;
         let (now, began) = (self.now, engine.began);
         let lasted = if W::MODELS_TIME { engine.cost } else { now - began };

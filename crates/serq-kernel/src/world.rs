@@ -19,6 +19,13 @@ pub trait World {
     /// A session ended: whether another one takes its place (`closed`), and its trace session.
     fn replacement(&mut self) -> Option<Arrival>;
 
+    /// How many of a stage's started steps have ended, the one whose end is being told among
+    /// them. A world that takes one step at a time: 1 while it tells the end, else 0.
+    fn steps_ended(&mut self, stage: u32) -> u64;
+
+    /// When the `steps`-th of them ended.
+    fn step_end(&mut self, stage: u32, steps: u64) -> f64;
+
     /// Performs an action.
     fn act(&mut self, action: Action);
 }
@@ -87,6 +94,25 @@ pub enum Action {
         cost: f64,
         /// Decode jobs in it.
         decoders: u32,
+        /// How many such steps may run before the kernel must be told: a leap. The world may
+        /// take fewer.
+        steps: u64,
+    },
+    /// A leap is to end with the step that runs now.
+    CutLeap {
+        /// Member of a step stage.
+        stage: u32,
+    },
+    /// That many further steps of a leap have begun, each like the one before.
+    StepsLeapt {
+        /// Member of a step stage.
+        stage: u32,
+        /// The duration of each.
+        cost: f64,
+        /// Decode jobs in each.
+        decoders: u32,
+        /// How many.
+        steps: u64,
     },
     /// Serve a job of a `fifo` or `delay` stage for `work` clock units.
     StartWork {

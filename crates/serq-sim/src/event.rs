@@ -27,7 +27,11 @@ pub(crate) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event {
     time_bits: u64,
-    /// Position in scheduling order; unique.
+    /// When it was scheduled.
+    as_of_bits: u64,
+    /// Its place among those scheduled then: the sequence number, or the stage of a leap.
+    order: u64,
+    /// Unique: by it its owner knows it.
     pub(crate) sequence: u64,
     pub(crate) what: What,
 }
@@ -46,10 +50,28 @@ pub(crate) struct EventList {
 }
 
 impl EventList {
-    /// Schedules and answers the event's sequence number, by which its owner knows it.
-    pub(crate) fn push(&mut self, time: f64, what: What) -> u64 {
+    /// Schedules now, and answers the event's sequence number.
+    pub(crate) fn push(&mut self, now: f64, time: f64, what: What) -> u64 {
         self.sequence += 1;
-        let event = Event { time_bits: time.to_bits(), sequence: self.sequence, what };
+        self.insert(now, self.sequence, time, what)
+    }
+
+    /// Schedules as if at `as_of`, when nothing else was scheduled but by the like of it, which
+    /// go by their `order`.
+    pub(crate) fn push_as_of(&mut self, as_of: f64, order: u64, time: f64, what: What) -> u64 {
+        self.sequence += 1;
+        self.insert(as_of, order, time, what)
+    }
+
+    /// A place in the order of scheduling, for something scheduled later.
+    pub(crate) fn reserve(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn insert(&mut self, as_of: f64, order: u64, time: f64, what: What) -> u64 {
+        let event =
+            Event { time_bits: time.to_bits(), as_of_bits: as_of.to_bits(), order, sequence: self.sequence, what };
         match self.front {
             Some(front) if event < front => {
                 self.heap.push(Reverse(front));

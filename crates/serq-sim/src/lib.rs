@@ -2,6 +2,7 @@
 
 mod draws;
 mod event;
+mod leap;
 mod observe;
 pub mod replicate;
 pub mod report;

@@ -17,6 +17,8 @@ use crate::statistics::{BATCHES, Gaps, Runs, TimeAverage, Windows, half_width, t
 #[derive(Debug)]
 pub(crate) struct Measurements {
     pub(crate) warmup: f64,
+    /// The warm-up is over.
+    counting: bool,
     record: bool,
     /// Sessions and turns of samples are needed.
     keyed: bool,
@@ -79,6 +81,7 @@ impl Measurements {
         let observes = program.observes.len();
         Self {
             warmup,
+            counting: warmup <= 0.0,
             record: options.record || !known_end,
             keyed: options.record || !options.slo.is_empty(),
             samples: (0..observes).map(|_| Samples::new(options.exact)).collect(),
@@ -105,7 +108,7 @@ impl Measurements {
     // ---- actions
 
     pub(crate) fn sample(&mut self, time: f64, observe: u32, session: u64, turn: f64, value: f64) {
-        if time >= self.warmup {
+        if self.counting {
             self.samples[observe as usize].push(value);
             if self.keyed {
                 self.keyed_samples[observe as usize].push(Sample { time, session, turn, value });
@@ -113,16 +116,16 @@ impl Measurements {
         }
     }
 
-    pub(crate) fn turned(&mut self, now: f64) {
-        self.turns += u64::from(now >= self.warmup);
+    pub(crate) fn turned(&mut self) {
+        self.turns += u64::from(self.counting);
     }
 
-    pub(crate) fn session_ended(&mut self, now: f64) {
-        self.ended += u64::from(now >= self.warmup);
+    pub(crate) fn session_ended(&mut self) {
+        self.ended += u64::from(self.counting);
     }
 
-    pub(crate) fn job_ended(&mut self, now: f64, stage: u32, wait: f64, service: f64) {
-        if now >= self.warmup {
+    pub(crate) fn job_ended(&mut self, stage: u32, wait: f64, service: f64) {
+        if self.counting {
             let stage = &mut self.stages[stage as usize];
             stage.completed += 1;
             stage.wait += wait;
@@ -130,24 +133,24 @@ impl Measurements {
         }
     }
 
-    pub(crate) fn admitted(&mut self, now: f64, pool: u32, wait: f64) {
-        if now >= self.warmup {
+    pub(crate) fn admitted(&mut self, pool: u32, wait: f64) {
+        if self.counting {
             let pool = &mut self.pools[pool as usize];
             pool.admitted += 1;
             pool.wait += wait;
         }
     }
 
-    pub(crate) fn step_started(&mut self, now: f64, stage: u32, cost: f64, decoders: u32) {
-        if now >= self.warmup && decoders > 0 {
+    pub(crate) fn steps_started(&mut self, stage: u32, cost: f64, decoders: u32, steps: u64) {
+        if self.counting && decoders > 0 {
             let stage = &mut self.stages[stage as usize];
-            stage.decode_jobs += u64::from(decoders);
-            stage.decode_steps.add(cost, 1);
+            stage.decode_jobs += steps * u64::from(decoders);
+            stage.decode_steps.add(cost, steps);
         }
     }
 
-    pub(crate) fn tokens(&mut self, now: f64, stage: u32, gap: f64, count: u64) {
-        if now >= self.warmup {
+    pub(crate) fn tokens(&mut self, stage: u32, gap: f64, count: u64) {
+        if self.counting {
             self.stages[stage as usize].gaps.add(gap, count);
         }
     }
@@ -208,6 +211,7 @@ impl Measurements {
 
     /// The end of the warm-up: everything measured from here.
     pub(crate) fn restart(&mut self, now: f64) {
+        self.counting = true;
         self.live.restart(now);
         for stage in &mut self.stages {
             for average in [

@@ -28,6 +28,10 @@ pub struct Report {
     pub seed: u64,
     /// Heap events processed.
     pub events: u64,
+    /// Times that several equal steps of an engine were taken at once.
+    pub leaps: u64,
+    /// Steps whose end was no event for that.
+    pub steps_leapt: u64,
     /// Sessions that arrived, whole run.
     pub arrivals: u64,
     /// Sessions that ended, after warm-up.

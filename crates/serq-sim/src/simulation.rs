@@ -14,8 +14,7 @@
 //!   of iterations are scheduled in declaration order of the stages, then the flows.
 //! - The next of several finishes of one `ps` stage, or flows, due together is scheduled
 //!   when the one before was told, so it keeps no engine from starting.
-//! - A run of iterations of equal cost, each starting where the one before ended, ends
-//!   its j-th at start + j × cost.
+//! - With leaps ([`crate::leap`]) or without, the figures are the same, bit for bit.
 
 use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
@@ -23,6 +22,7 @@ use serq_kernel::{Action, Arrival, Code, Fault, Kernel, Purpose, Stream, TraceTu
 
 use crate::draws::Draws;
 use crate::event::{Event, EventList, What};
+use crate::leap::{Leaps, StepRun};
 use crate::observe::Measurements;
 use crate::report::{self, Note, NoteKind, Report};
 use crate::trace::TraceFile;
@@ -38,6 +38,8 @@ pub struct Options {
     pub strict: bool,
     /// Stop with an error after this many events.
     pub max_events: Option<u64>,
+    /// Take every step singly (`--no-leap`). The figures are the same.
+    pub no_leap: bool,
     /// Limits on observations by name.
     pub slo: Vec<(String, f64)>,
 }
@@ -137,6 +139,8 @@ struct Driver<'a> {
     list: EventList,
     /// Sequence number of the event each owner waits for; an event with another one is stale.
     step_event: Vec<u64>,
+    /// Of a leap: the order its first step would have been scheduled in.
+    first_step: Vec<u64>,
     stage_event: Vec<u64>,
     /// The job a `ps` stage's event is about.
     stage_job: Vec<u32>,
@@ -144,18 +148,13 @@ struct Driver<'a> {
     flow_job: u32,
     work_event: Vec<u64>,
     timer_event: Vec<u64>,
-    /// Runs of iterations of equal cost.
+    /// Each step stage's run of steps of equal cost.
     runs: Vec<StepRun>,
+    leaps: Leaps,
+    no_leap: bool,
+    /// The stage whose step's end is being told.
+    told: Option<u32>,
     measured: Measurements,
-}
-
-/// Iterations of one cost, each starting where the one before ended.
-#[derive(Clone, Copy, Debug)]
-struct StepRun {
-    start: f64,
-    cost: f64,
-    steps: u64,
-    end: f64,
 }
 
 impl World for Driver<'_> {
@@ -176,12 +175,29 @@ impl World for Driver<'_> {
         self.replaces.then(|| self.arrival())
     }
 
+    fn steps_ended(&mut self, stage: u32) -> u64 {
+        let run = &self.runs[stage as usize];
+        if self.told == Some(stage) { run.steps } else { run.ended_before(self.now) }
+    }
+
+    fn step_end(&mut self, stage: u32, steps: u64) -> f64 {
+        self.runs[stage as usize].end(steps)
+    }
+
     fn act(&mut self, action: Action) {
         let now = self.now;
         match action {
-            Action::StartStep { stage, cost, decoders } => {
-                self.measured.step_started(now, stage, cost, decoders);
-                self.schedule_step(stage, cost);
+            Action::StartStep { stage, cost, decoders, steps } => {
+                self.measured.steps_started(stage, cost, decoders, 1);
+                self.start_steps(stage, cost, steps);
+            }
+            Action::CutLeap { stage } => {
+                let ended = self.runs[stage as usize].ended_before(now);
+                self.break_leap(stage, ended + 1);
+            }
+            Action::StepsLeapt { stage, cost, decoders, steps } => {
+                self.leaps.leapt += steps;
+                self.measured.steps_started(stage, cost, decoders, steps);
             }
             Action::NextFinish { stage, next } => {
                 let event = next.map_or(0, |(_, time)| self.push(time, stage.map_or(What::Flows, What::Stage)));
@@ -207,14 +223,14 @@ impl World for Driver<'_> {
                 *entry(&mut self.timer_event, timer) = event;
             }
             Action::StopWake { timer } => *entry(&mut self.timer_event, timer) = 0,
-            Action::JobEnded { stage, wait, service } => self.measured.job_ended(now, stage, wait, service),
-            Action::Tokens { stage, gap, count } => self.measured.tokens(now, stage, gap, count),
-            Action::Admitted { pool, wait } => self.measured.admitted(now, pool, wait),
+            Action::JobEnded { stage, wait, service } => self.measured.job_ended(stage, wait, service),
+            Action::Tokens { stage, gap, count } => self.measured.tokens(stage, gap, count),
+            Action::Admitted { pool, wait } => self.measured.admitted(pool, wait),
             Action::Observed { observe, session, turn, value } => {
                 self.measured.sample(now, observe, session, turn, value);
             }
-            Action::Turned => self.measured.turned(now),
-            Action::Ended { .. } => self.measured.session_ended(now),
+            Action::Turned => self.measured.turned(),
+            Action::Ended { .. } => self.measured.session_ended(),
         }
     }
 }
@@ -231,7 +247,7 @@ fn entry(events: &mut Vec<u64>, owner: u32) -> &mut u64 {
 impl Driver<'_> {
     /// Schedules; what would never come is not.
     fn push(&mut self, time: f64, what: What) -> u64 {
-        if time < f64::INFINITY { self.list.push(time, what) } else { 0 }
+        if time < f64::INFINITY { self.list.push(self.now, time, what) } else { 0 }
     }
 
     /// The next session, and what it replays.
@@ -273,17 +289,50 @@ impl Driver<'_> {
         }
     }
 
-    fn schedule_step(&mut self, stage: u32, cost: f64) {
-        let now = self.now;
+    /// Schedules the end of a step, or of a leap's last.
+    fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
+        let steps = if self.no_leap || self.leaps.full() { 1 } else { steps };
         let run = &mut self.runs[stage as usize];
-        if run.cost == cost && run.end == now {
-            run.steps += 1;
-        } else {
-            *run = StepRun { start: now, cost, steps: 1, end: now };
+        run.go_on(self.now, cost, steps);
+        let (steps, end) = (run.steps, run.end(run.steps));
+        if steps == 1 {
+            self.step_event[stage as usize] = self.push(end, What::Step(stage));
+            return;
         }
-        run.end = run.start + run.steps as f64 * cost;
-        let end = run.end;
-        self.step_event[stage as usize] = self.push(end, What::Step(stage));
+        self.leaps.insert(stage, run);
+        // Taken singly, the first would be scheduled here and now: its place is kept for it.
+        self.first_step[stage as usize] = self.list.reserve();
+        self.schedule_last(stage);
+    }
+
+    fn schedule_last(&mut self, stage: u32) {
+        let run = &self.runs[stage as usize];
+        let end = run.end(run.steps);
+        let order = if run.steps == 1 { self.first_step[stage as usize] } else { u64::from(stage) };
+        self.step_event[stage as usize] = if end < f64::INFINITY {
+            self.list.push_as_of(run.end(run.steps - 1), order, end, What::Step(stage))
+        } else {
+            0
+        };
+    }
+
+    /// A leap ends with this step.
+    fn break_leap(&mut self, stage: u32, step: u64) {
+        if step < self.runs[stage as usize].steps {
+            self.runs[stage as usize].steps = step;
+            self.schedule_last(stage);
+        }
+        self.leaps.remove(&mut self.runs, stage);
+    }
+
+    /// Breaks every leap with a step's end at exactly this time. Answers whether there was one.
+    fn break_leaps_at(&mut self, time: f64) -> bool {
+        let mut broken = false;
+        while let Some((stage, step)) = self.leaps.broken_at(&self.runs, time) {
+            self.break_leap(stage, step);
+            broken = true;
+        }
+        broken
     }
 }
 
@@ -305,13 +354,17 @@ impl<'a> Simulation<'a> {
                 serial_next: 0,
                 list: EventList::default(),
                 step_event: vec![0; stages],
+                first_step: vec![0; stages],
                 stage_event: vec![0; stages],
                 stage_job: vec![0; stages],
                 flows_event: 0,
                 flow_job: 0,
                 work_event: Vec::new(),
                 timer_event: Vec::new(),
-                runs: vec![StepRun { start: 0.0, cost: f64::NAN, steps: 0, end: f64::NAN }; stages],
+                runs: vec![StepRun::NONE; stages],
+                leaps: Leaps::default(),
+                no_leap: options.no_leap,
+                told: None,
                 measured,
             },
             kernel,
@@ -344,6 +397,10 @@ impl<'a> Simulation<'a> {
         while let Some(event) = self.next_event()? {
             if event.time() > horizon {
                 break;
+            }
+            if event.time() != self.driver.now && self.driver.break_leaps_at(event.time()) {
+                // What is due first may be another one now.
+                continue;
             }
             self.driver.list.pop();
             self.driver.now = event.time();
@@ -382,11 +439,17 @@ impl<'a> Simulation<'a> {
     fn tell(&mut self, event: Event) -> Result<(), RunError> {
         let (now, driver) = (event.time(), &mut self.driver);
         match event.what {
-            What::Warmup => driver.measured.restart(now),
+            What::Warmup => {
+                self.kernel.catch_up_all(driver, now);
+                driver.measured.restart(now);
+            }
             What::Arrival => return self.tell_arrival(now),
             What::Step(stage) => {
                 driver.step_event[stage as usize] = 0;
+                driver.leaps.remove(&mut driver.runs, stage);
+                driver.told = Some(stage);
                 self.kernel.tell_step_ended(driver, now, stage)?;
+                driver.told = None;
             }
             What::Stage(stage) => {
                 driver.stage_event[stage as usize] = 0;
@@ -461,6 +524,10 @@ impl<'a> Simulation<'a> {
 
     fn report(mut self, end: f64) -> Result<Outcome, RunError> {
         let run = &self.program.run;
+        // Steps that end at the horizon have ended.
+        self.driver.now = end.next_up();
+        self.kernel.catch_up_all(&mut self.driver, end);
+        self.driver.now = end;
         if let Some(max) = run.arrivals {
             let problem = if self.arrived < max {
                 Some(format!("only {} of {max} arrivals came by the horizon", self.arrived))
@@ -498,6 +565,8 @@ impl<'a> Simulation<'a> {
             warmup: run.warmup.0,
             seed: run.seed,
             events: self.events,
+            leaps: self.driver.leaps.begun,
+            steps_leapt: self.driver.leaps.leapt,
             arrivals: self.kernel.arrivals(),
             ended: 0,
             turns: 0,

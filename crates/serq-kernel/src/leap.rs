@@ -1,0 +1,253 @@
+//! Leaps: many equal steps of one engine as one, caught up when somebody looks.
+//!
+//! A batch is *settled* when its next steps are its present one again: every resident
+//! decodes one whole token, no block boundary and no end is reached, and nobody is
+//! admitted. The kernel offers the world that many steps ([`Action::StartStep`]); a
+//! world may take them one by one, or tell only the last one's end. Until then what
+//! the steps did is pending.
+//!
+//! ```text
+//!   plan ──offers n steps──▶ leaping ──┬─ last step's end told ─────────▶ plan
+//!                              │   ▲   └─ cut: ends with the step that runs
+//!                              └───┘
+//!                       looked at: the steps ended so far are caught up
+//! ```
+//!
+//! What looks: a preemption, its keys, `work`, the end of the warm-up and of the run. What
+//! cuts: who joins the batch, who leaves it, a queue or a pool whose refused head might
+//! now fit, and anything that the next fact, whichever it is, must try again
+//! ([`Kernel::watchful`]). Growth at a block boundary ends a leap and begins the next.
+//!
+//! # Invariants
+//!
+//! - The state after n steps at once is, bit for bit, the state after n single ones: work and
+//!   slack count down in whole tokens, which is exact; gaps are the step's duration.
+//! - In the instant of any fact, a step's end that falls into it is a fact too (the world sees
+//!   to that), so that order within an instant never depends on leaps.
+//! - A refused head stays refused while the pools of its hold are not touched: its header reads
+//!   nothing else ([`crate::code::HoldCode::steady`]), or the batch does not leap.
+
+use crate::code::{Op, StepCode};
+use crate::kernel::Kernel;
+use crate::step::Planning;
+use crate::world::{Action, World};
+
+/// No more steps than this at once: their count stays exact in a double.
+const STEPS_MAX: f64 = 1e12;
+
+/// The leap of an engine's present plan.
+#[derive(Debug, Default)]
+pub(crate) struct Leap {
+    /// More than one step was offered and they are not over.
+    pub(crate) running: bool,
+    /// Steps caught up.
+    pub(crate) caught_up: u64,
+    /// A cut is asked for.
+    cut: bool,
+    /// The queue whose head was refused, and that head.
+    refused: Option<(u32, u32)>,
+    /// Pools that watch for it.
+    pools: Vec<u32>,
+}
+
+impl Kernel<'_> {
+    /// How many times the step just planned may run before a plan could differ.
+    /// `whole` is the least number of whole tokens any resident has work and blocks for, or 0.
+    pub(crate) fn steps_settled(&mut self, stage: u32, step: &StepCode, planning: Planning, whole: f64) -> u64 {
+        let engine = &self.stages[stage as usize].engine;
+        if whole < 2.0 || !step.leaps || engine.plan.len() != engine.residents.len() {
+            return 1;
+        }
+        // A plan without budget left tries nobody.
+        let mut refused = None;
+        if planning.left > 0.0 {
+            if let Some(pool) = planning.refused {
+                if !self.head_steady(pool, true) {
+                    return 1;
+                }
+                refused = self.front(pool).map(|head| (pool, head));
+            } else if step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0) {
+                return 1;
+            }
+        }
+        if let Some((_, head)) = refused {
+            let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
+            pools.clear();
+            pools.extend_from_slice(&self.sessions[head as usize].members);
+            for &pool in &pools {
+                self.pools[pool as usize].leaps.push(stage);
+            }
+            self.stages[stage as usize].engine.leap.pools = pools;
+        }
+        let leap = &mut self.stages[stage as usize].engine.leap;
+        leap.running = true;
+        leap.refused = refused;
+        self.leaping.insert(stage);
+        whole.min(STEPS_MAX) as u64
+    }
+
+    fn front(&self, pool: u32) -> Option<u32> {
+        let pool = &self.pools[pool as usize];
+        pool.returning.front().or_else(|| pool.queue.front()).copied()
+    }
+
+    /// Whether a queue's head stays refused until one of its hold's pools is touched.
+    /// `budget`: its header may read what the stage has left, which does not change either.
+    fn head_steady(&self, pool: u32, budget: bool) -> bool {
+        let Some(head) = self.front(pool) else { return true };
+        let fifo = self.code.pools[pool as usize].order.is_none();
+        match &self.code.ops[self.sessions[head as usize].pc as usize] {
+            Op::Hold(hold) => fifo && hold.steady && (budget || !hold.reads_budget),
+            _ => false,
+        }
+    }
+
+    /// Whether the next fact, whichever it is, may change something beyond what it says:
+    /// somebody is ready, an idle engine has work, a pool changed since its waiters were tried,
+    /// or waiters are to be tried anew at every fact.
+    fn watchful(&self) -> bool {
+        if !self.ready_list.is_empty() || !self.idle_engines.is_empty() {
+            return true;
+        }
+        let mut from = 0;
+        while let Some(pool) = self.retried.next_from(from) {
+            from = pool + 1;
+            let tries_queue = self.code.pools[pool as usize].via.is_none();
+            if self.stirred || (tries_queue && !self.head_steady(pool, false)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// At the end of an instant: leaps that must not go on are cut.
+    pub(crate) fn cut_if_watchful<W: World>(&mut self, world: &mut W) {
+        if !self.leaping.is_empty() && self.watchful() {
+            let mut from = 0;
+            while let Some(stage) = self.leaping.next_from(from) {
+                from = stage + 1;
+                self.ask_cut(stage);
+            }
+        }
+        self.make_cuts(world);
+    }
+
+    /// The leap is to end with the step that runs.
+    pub(crate) fn ask_cut(&mut self, stage: u32) {
+        let leap = &mut self.stages[stage as usize].engine.leap;
+        if leap.running && !leap.cut {
+            leap.cut = true;
+            self.cuts.push(stage);
+        }
+    }
+
+    pub(crate) fn make_cuts<W: World>(&mut self, world: &mut W) {
+        while let Some(stage) = self.cuts.pop() {
+            // Its last step may have been told meanwhile.
+            if self.stages[stage as usize].engine.leap.cut {
+                self.catch_up(world, stage);
+                self.stages[stage as usize].engine.leap.cut = false;
+                world.act(Action::CutLeap { stage });
+            }
+        }
+    }
+
+    /// A queue the stage serves changed while it runs.
+    pub(crate) fn queue_changed_in_leap(&mut self, stage: u32, step: &StepCode, pool: u32) {
+        if let Some((queue, head)) = self.stages[stage as usize].engine.leap.refused {
+            let place = |of: u32| step.via.iter().position(|&p| p == of);
+            // The first head that does not fit ends a step's admissions.
+            let behind = if pool == queue { self.front(pool) == Some(head) } else { place(pool) > place(queue) };
+            if behind {
+                return;
+            }
+        }
+        self.ask_cut(stage);
+    }
+
+    /// A pool changed for which heads were refused.
+    pub(crate) fn pool_changed_in_leaps(&mut self, pool: u32) {
+        let leaps = std::mem::take(&mut self.pools[pool as usize].leaps);
+        for &stage in &leaps {
+            self.ask_cut(stage);
+        }
+        self.pools[pool as usize].leaps = leaps;
+    }
+
+    /// Applies the steps of a leap that have ended by now.
+    pub(crate) fn catch_up<W: World>(&mut self, world: &mut W, stage: u32) {
+        let leap = &self.stages[stage as usize].engine.leap;
+        if leap.running {
+            let ended = world.steps_ended(stage);
+            self.catch_up_to(world, stage, ended);
+        }
+    }
+
+    /// Applies all that leaps have pending: the end of the warm-up, or of the run.
+    pub fn catch_up_all<W: World>(&mut self, world: &mut W, now: f64) {
+        self.at(now);
+        let mut from = 0;
+        while let Some(stage) = self.leaping.next_from(from) {
+            from = stage + 1;
+            self.catch_up(world, stage);
+        }
+    }
+
+    pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64) {
+        let engine = &mut self.stages[stage as usize].engine;
+        let steps = ended - engine.leap.caught_up;
+        if steps == 0 {
+            return;
+        }
+        let end = world.step_end(stage, ended);
+        engine.leap.caught_up = ended;
+        engine.iterations += steps;
+        let (began, cost) = (engine.began, engine.cost());
+        engine.began = end;
+        let tokens = steps as f64;
+        let plan = std::mem::take(&mut engine.plan);
+        let mut steady = 0;
+        for &id in &plan {
+            let job = &mut self.jobs[id as usize];
+            job.remaining -= tokens;
+            job.slack -= tokens;
+            job.moved = true;
+            if job.last_token == began {
+                steady += 1;
+            } else if !job.last_token.is_nan() {
+                world.act(Action::Tokens { stage, gap: (began - job.last_token) + cost, count: 1 });
+            }
+            job.last_token = end;
+        }
+        let count = steady + (steps - 1) * plan.len() as u64;
+        if count > 0 {
+            world.act(Action::Tokens { stage, gap: cost, count });
+        }
+        let decoders = plan.len() as u32;
+        self.stages[stage as usize].engine.plan = plan;
+        world.act(Action::StepsLeapt { stage, cost, decoders, steps });
+    }
+
+    /// The last step's end was told.
+    pub(crate) fn end_leap(&mut self, stage: u32) {
+        let leap = &mut self.stages[stage as usize].engine.leap;
+        leap.caught_up = 0;
+        if leap.running {
+            leap.running = false;
+            leap.cut = false;
+            leap.refused = None;
+            let mut pools = std::mem::take(&mut leap.pools);
+            for pool in pools.drain(..) {
+                self.pools[pool as usize].leaps.retain(|&s| s != stage);
+            }
+            self.stages[stage as usize].engine.leap.pools = pools;
+            self.leaping.remove(stage);
+        }
+    }
+
+    /// Whole tokens each planned job has got since it was caught up.
+    pub(crate) fn tokens_pending<W: World>(&self, world: &mut W, stage: u32) -> f64 {
+        let leap = &self.stages[stage as usize].engine.leap;
+        if leap.running { (world.steps_ended(stage) - leap.caught_up) as f64 } else { 0.0 }
+    }
+}

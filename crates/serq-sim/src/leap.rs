@@ -1,0 +1,158 @@
+//! Leaps in virtual time: when each step of a run of equal ones ends.
+//!
+//! Steps of one cost, each starting where the one before ended, are a *run*: its j-th
+//! step ends at start + j × cost, whether the steps were taken singly or many at once.
+//! A leap has one event, at the end of its last step.
+//!
+//! # Invariants
+//!
+//! - Results do not depend on which steps are leapt over. Where another event falls exactly
+//!   on the end of a step inside a leap, the leap is broken there first
+//!   ([`Leaps::broken_at`]), so everything due at an instant is an event; and such an end
+//!   is scheduled as of the end of the step before it, as single steps are.
+//! - Two leaps whose steps were scheduled at one instant go in declaration order: nothing else
+//!   happened at that instant, or both would have been broken there.
+
+/// Leaps that go on at one time, at most: all are asked at every instant. With more engines
+/// than that busy, leaping pays little: some event comes between any two of their steps.
+const LEAPS_MAX: usize = 256;
+
+/// A leap's cost is at least this fraction of its end's time, so that its steps are apart.
+const COST_MIN: f64 = 1e-12;
+
+/// Steps of one cost of one stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRun {
+    start: f64,
+    cost: f64,
+    /// Steps before the present ones.
+    before: u64,
+    /// The present ones: one, or a leap.
+    pub(crate) steps: u64,
+    /// Their place in [`Leaps`].
+    place: usize,
+}
+
+const NOWHERE: usize = usize::MAX;
+
+impl StepRun {
+    pub(crate) const NONE: Self = Self { start: 0.0, cost: f64::NAN, before: 0, steps: 0, place: NOWHERE };
+
+    /// The end of the present ones' `step`-th; their start for 0.
+    pub(crate) fn end(&self, step: u64) -> f64 {
+        self.start + (self.before + step) as f64 * self.cost
+    }
+
+    /// Up to `steps` further ones start.
+    pub(crate) fn go_on(&mut self, now: f64, cost: f64, steps: u64) {
+        if self.cost == cost && self.end(self.steps) == now {
+            self.before += self.steps;
+        } else {
+            (self.start, self.cost, self.before) = (now, cost, 0);
+        }
+        self.steps = steps;
+        // Steps too short for their time to show are taken singly.
+        if cost < COST_MIN * self.end(steps) {
+            self.steps = 1;
+        }
+    }
+
+    /// How many of them have ended before `time`.
+    pub(crate) fn ended_before(&self, time: f64) -> u64 {
+        let mut step = self.step_near(time).min(self.steps);
+        while step > 0 && self.end(step) >= time {
+            step -= 1;
+        }
+        while step < self.steps && self.end(step + 1) < time {
+            step += 1;
+        }
+        step
+    }
+
+    /// The number of the step that ends next to `time`.
+    fn step_near(&self, time: f64) -> u64 {
+        // Saturates: a time before the present ones is their start.
+        (((time - self.start) / self.cost).round() as u64).saturating_sub(self.before)
+    }
+}
+
+/// The leaps that go on, side by side.
+#[derive(Debug, Default)]
+pub(crate) struct Leaps {
+    stages: Vec<u32>,
+    starts: Vec<f64>,
+    /// 1 / cost.
+    rates: Vec<f64>,
+    /// Leaps begun, and steps that were no event.
+    pub(crate) begun: u64,
+    pub(crate) leapt: u64,
+}
+
+impl Leaps {
+    pub(crate) fn full(&self) -> bool {
+        self.stages.len() >= LEAPS_MAX
+    }
+
+    pub(crate) fn insert(&mut self, stage: u32, run: &mut StepRun) {
+        run.place = self.stages.len();
+        self.stages.push(stage);
+        self.starts.push(run.start);
+        self.rates.push(1.0 / run.cost);
+        self.begun += 1;
+    }
+
+    pub(crate) fn remove(&mut self, runs: &mut [StepRun], stage: u32) {
+        let place = std::mem::replace(&mut runs[stage as usize].place, NOWHERE);
+        if place != NOWHERE {
+            self.stages.swap_remove(place);
+            self.starts.swap_remove(place);
+            self.rates.swap_remove(place);
+            if let Some(&moved) = self.stages.get(place) {
+                runs[moved as usize].place = place;
+            }
+        }
+    }
+
+    /// A leap with a step that is not its last and ends exactly at `time`, and that step.
+    pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64) -> Option<(u32, u64)> {
+        for (at, &stage) in self.stages.iter().enumerate() {
+            let steps = (time - self.starts[at]) * self.rates[at];
+            // Most times are nowhere near a step's end.
+            if (steps - steps.round()).abs() > 1e-3 {
+                continue;
+            }
+            let run = &runs[stage as usize];
+            let step = run.step_near(time);
+            if step > 0 && step < run.steps && run.end(step) == time {
+                return Some((stage, step));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of runs with awkward costs: every step's end is found, and the count before it.
+    #[test]
+    fn every_end_of_a_step_is_found() {
+        for (start, cost) in [(0.0, 0.1), (3.3, 0.0002), (1e5, 0.000_213_7), (7.0, 1.0 / 3.0), (1e6, 2e-4)] {
+            let mut runs = [StepRun::NONE];
+            runs[0].go_on(start, cost, 3);
+            let now = runs[0].end(3);
+            runs[0].go_on(now, cost, 1_000);
+            let mut leaps = Leaps::default();
+            leaps.insert(0, &mut runs[0]);
+            for step in 1..1_000 {
+                let end = runs[0].end(step);
+                assert_eq!(leaps.broken_at(&runs, end), Some((0, step)), "{start} {cost} {step}");
+                assert_eq!(runs[0].ended_before(end), step - 1);
+                assert_eq!(runs[0].ended_before(end.next_up()), step);
+                assert_eq!(leaps.broken_at(&runs, end.next_up()), None);
+            }
+            assert_eq!(leaps.broken_at(&runs, runs[0].end(1_000)), None);
+        }
+    }
+}

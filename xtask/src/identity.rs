@@ -1,0 +1,132 @@
+//! Leaps on against leaps off: the same bits, program by program.
+//!
+//! Programs are the cases, the examples, the seed's program under stress (full decoders,
+//! slow steps, many pods), and random ones. Compared is everything a run comes to: samples
+//! and when, gauge change points, every figure of the report, by the hash of their bits.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serq_ir::Program;
+use serq_lang::Settings;
+use serq_sim::{Options, Outcome, simulate};
+
+use crate::differential::generator;
+use crate::fingerprint::{differences, figures};
+use crate::parallel;
+use crate::program::{self, SEED_PROGRAM, root};
+
+/// The seed's program where leaps are hard: preemptions, refused heads, a warm-up and a
+/// horizon inside leaps, batches of many, many engines.
+const STRESSED: [&[(&str, &str)]; 8] = [
+    &[("Lambda", "1.2")],
+    &[("Lambda", "1.2"), ("blocksD", "1100")],
+    &[("Lambda", "3"), ("blocksD", "1100")],
+    &[("omega", "0.02"), ("Lambda", "1.2")],
+    &[("omega", "0.005"), ("Lambda", "1"), ("max_seqsD", "4")],
+    &[("NP", "4"), ("ND", "3"), ("Lambda", "2"), ("blocksP", "1100")],
+    &[("NP", "20"), ("ND", "30"), ("Lambda", "12"), ("blocksD", "1100")],
+    &[("thr", "1e18"), ("Lambda", "2.5"), ("max_seqsD", "2")],
+];
+
+/// Events a random program may have; without leaps it has as many as steps.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Compares all programs with and without leaps.
+///
+/// # Errors
+///
+/// A program whose bits differ, with the first figures that do.
+pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
+    let mut programs = Vec::new();
+    for path in files()? {
+        programs.push((path.display().to_string(), program::read(&path, &Settings::default())?));
+    }
+    for sets in STRESSED {
+        let settings = Settings { horizon: Some(horizon), warmup: Some(horizon / 7.0), ..program::sets(sets) };
+        programs.push((format!("{SEED_PROGRAM} {sets:?}"), program::read(&root().join(SEED_PROGRAM), &settings)?));
+    }
+    let named = parallel::map(&programs, |(name, program)| compare(name, program));
+    let seeds: Vec<u64> = (seed..seed + count).collect();
+    let random = parallel::map(&seeds, |&seed| {
+        let text = generator::generate(seed).text;
+        // What the compiler refuses has nothing to leap over.
+        let Ok(program) = program::link("generated.sq", &text, &Settings::default()) else { return Ok(None) };
+        compare(&format!("generated program {seed}"), &program)
+    });
+    let mut told = String::new();
+    for (what, results) in [("cases, examples and settings", named), ("random programs", random)] {
+        let (mut runs, mut leapt, mut steps, mut stopped) = (0, 0, 0, 0);
+        for result in results {
+            match result? {
+                Some(Compared::Equal { leaps, steps_leapt }) => {
+                    runs += 1;
+                    leapt += u64::from(leaps > 0);
+                    steps += steps_leapt;
+                }
+                Some(Compared::BothStop) => stopped += 1,
+                None => {}
+            }
+        }
+        let _ = write!(told, "{runs} {what}: the same bits; {leapt} leapt, over {steps} steps");
+        let _ = writeln!(told, "; {stopped} stop, with leaps and without");
+    }
+    Ok(told)
+}
+
+enum Compared {
+    Equal { leaps: u64, steps_leapt: u64 },
+    BothStop,
+}
+
+fn files() -> Result<Vec<PathBuf>, String> {
+    let mut files = program::cases('d')?;
+    files.extend(program::cases('r')?);
+    examples(&root().join("examples"), &mut files)?;
+    Ok(files)
+}
+
+fn examples(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    for entry in std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))? {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        if path.is_dir() {
+            examples(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "sq") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn compare(name: &str, program: &Program) -> Result<Option<Compared>, String> {
+    // A trace lies in a file of its own; what it brings is no matter of leaps.
+    if program.workload.trace.is_some() {
+        return Ok(None);
+    }
+    match (run(program, false), run(program, true)) {
+        (Ok(with), Ok(without)) => {
+            let wrong = differences(&figures(program, &without), &figures(program, &with));
+            if !wrong.is_empty() {
+                return Err(format!("{name}: with leaps it differs\n{}", wrong.join("\n")));
+            }
+            let notes = |outcome: &Outcome| outcome.report.notes.clone();
+            if notes(&with) != notes(&without) {
+                return Err(format!("{name}: its notes differ: {:?}, not {:?}", notes(&with), notes(&without)));
+            }
+            if without.report.leaps > 0 {
+                return Err(format!("{name}: leaps where there are to be none"));
+            }
+            Ok(Some(Compared::Equal { leaps: with.report.leaps, steps_leapt: with.report.steps_leapt }))
+        }
+        // One of them may meet the limit on events only.
+        (Err(_), Err(_)) => Ok(Some(Compared::BothStop)),
+        (Ok(_), Err(stop)) if stop.contains("max-events") => Ok(None),
+        (Ok(_), Err(stop)) => Err(format!("{name}: without leaps it stops: {stop}")),
+        (Err(stop), Ok(_)) => Err(format!("{name}: with leaps it stops: {stop}")),
+    }
+}
+
+fn run(program: &Program, no_leap: bool) -> Result<Outcome, String> {
+    let options = Options { record: true, no_leap, max_events: Some(EVENTS_MAX), ..Options::default() };
+    simulate(program, None, &options, &mut |_, _| true).map_err(|e| e.message)
+}
