@@ -10,16 +10,14 @@ use std::cell::Cell;
 use serq_ir as ir;
 use serq_ir::{Context, Place};
 
-use crate::expression::{Expr, PoolRef, Reads, StageRef};
-use crate::gauge::{GaugesCode, Lower};
+use crate::expression::{Expr, Families, Family, PoolRef, Reads, StageRef};
+use crate::gauge::GaugesCode;
 
 /// A program as the kernel runs it.
 #[derive(Debug)]
 pub struct Code {
     pub(crate) attributes: usize,
-    /// First member of each pool family, and how many.
-    pub(crate) pool_families: Vec<(u32, u32)>,
-    pub(crate) stage_families: Vec<(u32, u32)>,
+    pub(crate) families: Families,
     /// One per member.
     pub(crate) pools: Vec<PoolCode>,
     pub(crate) stages: Vec<StageCode>,
@@ -241,20 +239,19 @@ fn watches_steps(gauge: &ir::Expr, family: u32) -> bool {
 
 struct Builder<'a> {
     program: &'a ir::Program,
-    pool_families: Vec<(u32, u32)>,
-    stage_families: Vec<(u32, u32)>,
+    families: Families,
     ops: Vec<Op>,
     places: Vec<Place>,
     estimates: Cell<bool>,
 }
 
-fn families(sizes: impl Iterator<Item = Option<u32>>) -> Vec<(u32, u32)> {
-    let mut first = 0;
+fn families(sizes: impl Iterator<Item = Option<u32>>) -> Vec<Family> {
+    let mut next = 0;
     sizes
         .map(|size| {
-            let size = size.unwrap_or(1);
-            first += size;
-            (first - size, size)
+            let (first, size) = (next, size.unwrap_or(1));
+            next += size;
+            Family { first, size }
         })
         .collect()
 }
@@ -263,8 +260,10 @@ impl<'a> Builder<'a> {
     fn new(program: &'a ir::Program) -> Self {
         Self {
             program,
-            pool_families: families(program.pools.iter().map(|p| p.size)),
-            stage_families: families(program.stages.iter().map(|s| s.size)),
+            families: Families {
+                pools: families(program.pools.iter().map(|p| p.size)),
+                stages: families(program.stages.iter().map(|s| s.size)),
+            },
             ops: Vec::new(),
             places: Vec::new(),
             estimates: Cell::new(false),
@@ -285,11 +284,13 @@ impl<'a> Builder<'a> {
         let mut pools = self.pools();
         let mut stages = self.stages();
         pair_up(&mut pools, &mut stages);
-        let gauges = GaugesCode::new(&self.program.gauges, pools.len(), stages.len(), &self);
+        if self.program.gauges.iter().any(|gauge| reads_estimates(&gauge.value)) {
+            self.estimates.set(true);
+        }
+        let gauges = GaugesCode::new(&self.program.gauges, pools.len(), stages.len(), &self.families);
         Code {
             attributes: self.program.attributes.len(),
-            pool_families: self.pool_families,
-            stage_families: self.stage_families,
+            families: self.families,
             pools,
             stages,
             share: self.program.share,
@@ -422,7 +423,7 @@ impl<'a> Builder<'a> {
     fn pools(&self) -> Vec<PoolCode> {
         let mut pools = Vec::new();
         for (family, pool) in self.program.pools.iter().enumerate() {
-            for member in 0..self.pool_families[family].1 {
+            for member in 0..self.families.pools[family].size {
                 let evict = match &pool.evict {
                     ir::Evict::Lru => None,
                     ir::Evict::By(keys) => Some(self.exprs(keys)),
@@ -437,8 +438,8 @@ impl<'a> Builder<'a> {
                     ir::Order::By(keys) => Some(self.exprs(keys)),
                 };
                 let spill = pool.spill.as_ref().map(|spill| SpillCode {
-                    pool: self.paired(&self.pool_families, spill.pool.pool, &spill.pool.member, member),
-                    stage: self.paired(&self.stage_families, spill.stage.stage, &spill.stage.member, member),
+                    pool: self.paired(&self.families.pools, spill.pool.pool, &spill.pool.member, member),
+                    stage: self.paired(&self.families.stages, spill.stage.stage, &spill.stage.member, member),
                     work: self.expr(&spill.work),
                     when: self.expr(&spill.when),
                 });
@@ -459,7 +460,7 @@ impl<'a> Builder<'a> {
                     evict,
                     preempt,
                     order,
-                    via: pool.via.map(|via| self.pair(self.stage_families[via as usize], member)),
+                    via: pool.via.map(|via| self.pair(self.families.stages[via as usize], member)),
                     spill,
                     snapshots: reads.attributes,
                     memory_of: Vec::new(),
@@ -470,14 +471,14 @@ impl<'a> Builder<'a> {
     }
 
     /// The member of a family that goes with `member`: the same number, or the only one.
-    fn pair(&self, (first, size): (u32, u32), member: u32) -> u32 {
-        if size == 1 { first } else { first + member }
+    fn pair(&self, family: Family, member: u32) -> u32 {
+        if family.size == 1 { family.first } else { family.first + member }
     }
 
-    fn paired(&self, families: &[(u32, u32)], family: u32, index: &Option<Box<ir::Expr>>, member: u32) -> u32 {
+    fn paired(&self, families: &[Family], family: u32, index: &Option<Box<ir::Expr>>, member: u32) -> u32 {
         let family = families[family as usize];
         match index.as_deref() {
-            Some(ir::Expr::Number(n)) => family.0 + n.0 as u32,
+            Some(ir::Expr::Number(n)) => family.first + n.0 as u32,
             _ => self.pair(family, member),
         }
     }
@@ -485,7 +486,7 @@ impl<'a> Builder<'a> {
     fn stages(&self) -> Vec<StageCode> {
         let mut stages = Vec::new();
         for (family, stage) in self.program.stages.iter().enumerate() {
-            for member in 0..self.stage_families[family].1 {
+            for member in 0..self.families.stages[family].size {
                 let kind = match &stage.kind {
                     ir::StageKind::Fifo { servers } => StageCodeKind::Fifo { servers: *servers },
                     ir::StageKind::Ps { rate: ir::Expr::Number(n) } if stage.shared => {
@@ -519,7 +520,7 @@ impl<'a> Builder<'a> {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
             cost: self.expr(&step.cost),
-            memory: step.memory.map(|family| self.pair(self.pool_families[family as usize], member)),
+            memory: step.memory.map(|family| self.pair(self.families.pools[family as usize], member)),
             exclusive_prefill: step.serve.exclusive_prefill,
             only: step.serve.only.as_ref().map(|e| self.expr(e)),
             by: self.exprs(&step.serve.by),
@@ -537,11 +538,11 @@ impl<'a> Builder<'a> {
     }
 
     fn pool_ref(&self, pool: &ir::PoolRef) -> PoolRef {
-        PoolRef::new(self.pool_families[pool.pool as usize], pool.member.as_deref(), |e| self.expr(e))
+        PoolRef::new(pool, &self.families)
     }
 
     fn stage_ref(&self, stage: &ir::StageRef) -> StageRef {
-        StageRef::new(self.stage_families[stage.stage as usize], stage.member.as_deref(), |e| self.expr(e))
+        StageRef::new(stage, &self.families)
     }
 
     fn exprs(&self, exprs: &[ir::Expr]) -> Vec<Expr> {
@@ -549,47 +550,19 @@ impl<'a> Builder<'a> {
     }
 
     fn expr(&self, expr: &ir::Expr) -> Expr {
-        let boxed = |e: &ir::Expr| Box::new(self.expr(e));
-        match expr {
-            ir::Expr::Number(n) => Expr::Number(n.0),
-            ir::Expr::Attribute(a) => Expr::Attribute(*a),
-            ir::Expr::Context(Context::Now) => Expr::Now,
-            ir::Expr::Context(c) => Expr::Context(*c),
-            ir::Expr::Variable(v) => Expr::Variable(*v),
-            ir::Expr::Unary(op, a) => Expr::Unary(*op, boxed(a)),
-            ir::Expr::Binary(op, a, b) => Expr::Binary(*op, Box::new((self.expr(a), self.expr(b)))),
-            ir::Expr::If(c, a, b) => Expr::If(Box::new((self.expr(c), self.expr(a), self.expr(b)))),
-            ir::Expr::Call(function, arguments) => Expr::Call(*function, self.exprs(arguments).into()),
-            ir::Expr::Pool(figure, pool) => Expr::Pool(*figure, self.pool_ref(pool)),
-            ir::Expr::Stage(figure, stage) => {
-                use ir::StageFigure::{EstLambda, EstRho, EstWait};
-                if matches!(figure, EstLambda | EstRho | EstWait) {
-                    self.estimates.set(true);
-                }
-                Expr::Stage(*figure, self.stage_ref(stage))
-            }
-            ir::Expr::Price(stage, h, d) => {
-                self.estimates.set(true);
-                Expr::Price(Box::new((self.stage_ref(stage), self.expr(h), self.expr(d))))
-            }
-            ir::Expr::Draw(law, arguments) => Expr::Draw(*law, self.exprs(arguments).into()),
-            ir::Expr::Aggregate { fold, count, body } => {
-                Expr::Aggregate { fold: *fold, count: *count, body: boxed(body) }
-            }
+        if reads_estimates(expr) {
+            self.estimates.set(true);
         }
+        Expr::new(expr, &self.families)
     }
 }
 
-impl Lower for Builder<'_> {
-    fn lower(&self, expr: &ir::Expr) -> Expr {
-        self.expr(expr)
-    }
-
-    fn pool_family(&self, family: u32) -> (u32, u32) {
-        self.pool_families[family as usize]
-    }
-
-    fn stage_family(&self, family: u32) -> (u32, u32) {
-        self.stage_families[family as usize]
-    }
+fn reads_estimates(expr: &ir::Expr) -> bool {
+    use ir::StageFigure::{EstLambda, EstRho, EstWait};
+    let itself = match expr {
+        ir::Expr::Stage(figure, _) => matches!(figure, EstLambda | EstRho | EstWait),
+        ir::Expr::Price(..) => true,
+        _ => false,
+    };
+    itself || expr.children().any(reads_estimates)
 }

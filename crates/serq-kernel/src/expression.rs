@@ -5,6 +5,14 @@
 //! comes from. Values are doubles; a bad
 //! index is recorded once ([`Kernel::record_fault`]) and the run stops at the end
 //! of the statement, so evaluation itself never fails.
+//!
+//! It is a list of operations on one number, the *value*, and a stack of numbers put by:
+//!
+//! ```text
+//!   used(D[j].kv) / (used(D[j].kv) + cap) * 2
+//!
+//!   load j · pool used of D.kv · push · load j · pool used of D.kv · with + cap · popped / · with * 2
+//! ```
 
 use serq_ir as ir;
 use serq_ir::{Binary, Context, Fold, Function, Law, PoolFigure, StageFigure, Unary};
@@ -18,28 +26,304 @@ const PHASES_MAX: f64 = 1e4;
 /// No session.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
+/// An expression.
 #[derive(Debug)]
-pub(crate) enum Expr {
+pub(crate) struct Expr {
+    ops: Box<[Op]>,
+    aggregates: Box<[Aggregate]>,
+    /// Most numbers put by at a time.
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Load(Leaf),
+    Push,
+    /// value := value op leaf
+    With(Dyadic, Leaf),
+    /// value := leaf op value
+    Under(Dyadic, Leaf),
+    /// value := the number put by op value
+    Popped(Dyadic),
+    Monadic(Monadic),
+    /// Where the value is 0, it stays and what follows is passed over up to here; or where it
+    /// is not, it is 1.
+    AndSkip(u32),
+    OrSkip(u32),
+    /// Where the value is 0.
+    ElseSkip(u32),
+    Skip(u32),
+    /// Of the member whose index is the value.
+    PoolAt(PoolFigure, Family),
+    Stage(StageFigure, u32),
+    StageAt(StageFigure, Family),
+    /// The member whose index is the value, by number.
+    StageNumber(Family),
+    /// Of the stage and `h` put by, and the value, `d`.
+    Price,
+    /// One argument, the value; or two, the first put by.
+    Draw(Law, bool),
+    Aggregate(u32),
+}
+
+/// What is read without further ado.
+#[derive(Clone, Copy, Debug)]
+enum Leaf {
     Number(f64),
     Attribute(u32),
-    Now,
     Context(Context),
+    Now,
+    /// The variable of an aggregate, counted from the innermost.
     Variable(u32),
-    Unary(Unary, Box<Expr>),
-    Binary(Binary, Box<(Expr, Expr)>),
-    If(Box<(Expr, Expr, Expr)>),
-    Call(Function, Box<[Expr]>),
-    Pool(PoolFigure, PoolRef),
-    Stage(StageFigure, StageRef),
-    Price(Box<(StageRef, Expr, Expr)>),
-    Draw(Law, Box<[Expr]>),
-    Aggregate {
-        fold: Fold,
-        count: u32,
-        body: Box<Expr>,
-    },
+    Pool(PoolFigure, u32),
     /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
     Folded(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Dyadic {
+    Binary(Binary),
+    Min,
+    Max,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Monadic {
+    Negate,
+    Not,
+    /// 1 unless 0.
+    Truth,
+    Abs,
+    Floor,
+    Ceil,
+    Sqrt,
+    Exp,
+    Ln,
+}
+
+/// The first member and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    pub(crate) first: u32,
+    pub(crate) size: u32,
+}
+
+impl Family {
+    /// The member with this index.
+    fn member(self, index: f64) -> Option<u32> {
+        let whole = index as u32;
+        (f64::from(whole) == index && whole < self.size).then(|| self.first + whole)
+    }
+}
+
+#[derive(Debug)]
+struct Aggregate {
+    fold: Fold,
+    count: u32,
+    body: Expr,
+}
+
+/// The families of a program's pools and stages.
+#[derive(Debug, Default)]
+pub(crate) struct Families {
+    pub(crate) pools: Vec<Family>,
+    pub(crate) stages: Vec<Family>,
+}
+
+impl Expr {
+    pub(crate) fn new(expr: &ir::Expr, families: &Families) -> Self {
+        Self::with(expr, families, None, &mut |_| None)
+    }
+
+    /// As the term of this number, where it is the body of an aggregate; and with those
+    /// aggregates taken from folds for which `fold_of` has one.
+    pub(crate) fn with(
+        expr: &ir::Expr,
+        families: &Families,
+        term: Option<u32>,
+        fold_of: &mut dyn FnMut(&ir::Expr) -> Option<u32>,
+    ) -> Self {
+        let mut writer =
+            Writer { families, term, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 };
+        writer.write(expr);
+        Self { ops: writer.ops.into(), aggregates: writer.aggregates.into(), depth: writer.depth }
+    }
+
+    /// Its value, where that is written down.
+    pub(crate) fn constant(&self) -> Option<f64> {
+        match *self.ops {
+            [Op::Load(Leaf::Number(n))] => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// Writes the operations of one expression.
+struct Writer<'a> {
+    families: &'a Families,
+    term: Option<u32>,
+    fold_of: &'a mut dyn FnMut(&ir::Expr) -> Option<u32>,
+    ops: Vec<Op>,
+    aggregates: Vec<Aggregate>,
+    put_by: usize,
+    depth: usize,
+}
+
+impl Writer<'_> {
+    fn push(&mut self) {
+        self.ops.push(Op::Push);
+        self.put_by += 1;
+        self.depth = self.depth.max(self.put_by);
+    }
+
+    fn here(&self) -> u32 {
+        self.ops.len() as u32
+    }
+
+    fn leaf(&mut self, expr: &ir::Expr) -> Option<Leaf> {
+        Some(match expr {
+            ir::Expr::Number(n) => Leaf::Number(n.0),
+            ir::Expr::Attribute(a) => Leaf::Attribute(*a),
+            ir::Expr::Context(Context::Now) => Leaf::Now,
+            ir::Expr::Context(context) => Leaf::Context(*context),
+            ir::Expr::Variable(depth) => self.term.map_or(Leaf::Variable(*depth), |term| Leaf::Number(f64::from(term))),
+            ir::Expr::Pool(figure, pool) => {
+                let family = self.families.pools[pool.pool as usize];
+                Leaf::Pool(*figure, self.fixed(family, pool.member.as_deref())?)
+            }
+            ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),
+            _ => return None,
+        })
+    }
+
+    fn fixed(&self, family: Family, index: Option<&ir::Expr>) -> Option<u32> {
+        let index = match (index, self.term) {
+            // Only a family of one goes without an index.
+            (None, _) => 0.0,
+            (Some(ir::Expr::Number(n)), _) => n.0,
+            (Some(ir::Expr::Variable(_)), Some(term)) => f64::from(term),
+            _ => return None,
+        };
+        family.member(index)
+    }
+
+    fn write(&mut self, expr: &ir::Expr) {
+        if let Some(leaf) = self.leaf(expr) {
+            self.ops.push(Op::Load(leaf));
+            return;
+        }
+        match expr {
+            ir::Expr::Unary(op, a) => {
+                self.write(a);
+                self.ops.push(Op::Monadic(match op {
+                    Unary::Negate => Monadic::Negate,
+                    Unary::Not => Monadic::Not,
+                }));
+            }
+            // Short circuits: an operand that is not needed takes no draw.
+            ir::Expr::Binary(op @ (Binary::And | Binary::Or), a, b) => {
+                self.write(a);
+                let skip = self.ops.len();
+                self.ops.push(Op::Skip(0));
+                self.write(b);
+                self.ops.push(Op::Monadic(Monadic::Truth));
+                let here = self.here();
+                self.ops[skip] = if *op == Binary::And { Op::AndSkip(here) } else { Op::OrSkip(here) };
+            }
+            ir::Expr::Binary(op, a, b) => self.dyadic(Dyadic::Binary(*op), a, b),
+            ir::Expr::If(c, a, b) => {
+                self.write(c);
+                let otherwise = self.ops.len();
+                self.ops.push(Op::Skip(0));
+                self.write(a);
+                let over = self.ops.len();
+                self.ops.push(Op::Skip(0));
+                self.ops[otherwise] = Op::ElseSkip(self.here());
+                self.write(b);
+                self.ops[over] = Op::Skip(self.here());
+            }
+            ir::Expr::Call(Function::Min, arguments) => self.dyadic(Dyadic::Min, &arguments[0], &arguments[1]),
+            ir::Expr::Call(Function::Max, arguments) => self.dyadic(Dyadic::Max, &arguments[0], &arguments[1]),
+            ir::Expr::Call(function, arguments) => {
+                self.write(&arguments[0]);
+                self.ops.push(Op::Monadic(match function {
+                    Function::Abs => Monadic::Abs,
+                    Function::Floor => Monadic::Floor,
+                    Function::Ceil => Monadic::Ceil,
+                    Function::Sqrt => Monadic::Sqrt,
+                    Function::Exp => Monadic::Exp,
+                    Function::Ln => Monadic::Ln,
+                    Function::Min | Function::Max => unreachable!("they have two arguments"),
+                }));
+            }
+            ir::Expr::Pool(figure, pool) => {
+                let family = self.families.pools[pool.pool as usize];
+                self.index(pool.member.as_deref());
+                self.ops.push(Op::PoolAt(*figure, family));
+            }
+            ir::Expr::Stage(figure, stage) => {
+                let family = self.families.stages[stage.stage as usize];
+                if let Some(stage) = self.fixed(family, stage.member.as_deref()) {
+                    self.ops.push(Op::Stage(*figure, stage));
+                } else {
+                    self.index(stage.member.as_deref());
+                    self.ops.push(Op::StageAt(*figure, family));
+                }
+            }
+            ir::Expr::Price(stage, h, d) => {
+                self.index(stage.member.as_deref());
+                self.ops.push(Op::StageNumber(self.families.stages[stage.stage as usize]));
+                self.push();
+                self.write(h);
+                self.push();
+                self.write(d);
+                self.ops.push(Op::Price);
+                self.put_by -= 2;
+            }
+            ir::Expr::Draw(law, arguments) => {
+                self.write(&arguments[0]);
+                let two = arguments.len() > 1;
+                if two {
+                    self.push();
+                    self.write(&arguments[1]);
+                    self.put_by -= 1;
+                }
+                self.ops.push(Op::Draw(*law, two));
+            }
+            ir::Expr::Aggregate { fold, count, body } => {
+                let body = Expr::new(body, self.families);
+                self.ops.push(Op::Aggregate(self.aggregates.len() as u32));
+                self.aggregates.push(Aggregate { fold: *fold, count: *count, body });
+            }
+            ir::Expr::Number(_) | ir::Expr::Attribute(_) | ir::Expr::Context(_) | ir::Expr::Variable(_) => {
+                unreachable!("a leaf")
+            }
+        }
+    }
+
+    /// The index of a member; of a family of one it may be left out.
+    fn index(&mut self, index: Option<&ir::Expr>) {
+        match index {
+            Some(index) => self.write(index),
+            None => self.ops.push(Op::Load(Leaf::Number(0.0))),
+        }
+    }
+
+    fn dyadic(&mut self, op: Dyadic, a: &ir::Expr, b: &ir::Expr) {
+        if let Some(leaf) = self.leaf(b) {
+            self.write(a);
+            self.ops.push(Op::With(op, leaf));
+        } else if let Some(leaf) = self.leaf(a) {
+            self.write(b);
+            self.ops.push(Op::Under(op, leaf));
+        } else {
+            self.write(a);
+            self.push();
+            self.write(b);
+            self.ops.push(Op::Popped(op));
+            self.put_by -= 1;
+        }
+    }
 }
 
 /// A reference to a member.
@@ -48,18 +332,16 @@ pub(crate) enum Member {
     /// Known.
     Fixed(u32),
     /// By index.
-    Computed { first: u32, size: u32, index: Box<Expr> },
+    Computed(Family, Expr),
 }
 
 impl Member {
-    fn new((first, size): (u32, u32), index: Option<&ir::Expr>, lower: impl Fn(&ir::Expr) -> Expr) -> Self {
+    fn new(family: Family, index: Option<&ir::Expr>, families: &Families) -> Self {
         match index {
             // Only a family of one goes without an index.
-            None => Self::Fixed(first),
-            Some(ir::Expr::Number(n)) if n.0 >= 0.0 && n.0 < f64::from(size) && n.0.fract() == 0.0 => {
-                Self::Fixed(first + n.0 as u32)
-            }
-            Some(index) => Self::Computed { first, size, index: Box::new(lower(index)) },
+            None => Self::Fixed(family.first),
+            Some(ir::Expr::Number(n)) if family.member(n.0).is_some() => Self::Fixed(family.first + n.0 as u32),
+            Some(index) => Self::Computed(family, Expr::new(index, families)),
         }
     }
 }
@@ -69,8 +351,8 @@ impl Member {
 pub(crate) struct PoolRef(pub(crate) Member);
 
 impl PoolRef {
-    pub(crate) fn new(family: (u32, u32), index: Option<&ir::Expr>, lower: impl Fn(&ir::Expr) -> Expr) -> Self {
-        Self(Member::new(family, index, lower))
+    pub(crate) fn new(pool: &ir::PoolRef, families: &Families) -> Self {
+        Self(Member::new(families.pools[pool.pool as usize], pool.member.as_deref(), families))
     }
 }
 
@@ -79,8 +361,8 @@ impl PoolRef {
 pub(crate) struct StageRef(pub(crate) Member);
 
 impl StageRef {
-    pub(crate) fn new(family: (u32, u32), index: Option<&ir::Expr>, lower: impl Fn(&ir::Expr) -> Expr) -> Self {
-        Self(Member::new(family, index, lower))
+    pub(crate) fn new(stage: &ir::StageRef, families: &Families) -> Self {
+        Self(Member::new(families.stages[stage.stage as usize], stage.member.as_deref(), families))
     }
 }
 
@@ -162,12 +444,6 @@ pub(crate) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
 }
 
-impl Scope<'_> {
-    pub(crate) fn of_term(term: u32) -> Self {
-        Self { value: f64::from(term), outer: None }
-    }
-}
-
 impl<'a> Frame<'a> {
     pub(crate) fn session(session: u32) -> Self {
         Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
@@ -178,95 +454,115 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Numbers put by without taking memory for them.
+const DEPTH_SMALL: usize = 8;
+
 impl Kernel<'_> {
-    /// The leaves of an expression are read here, without a call.
-    #[inline(always)]
-    pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
-        match expr {
-            Expr::Number(n) => *n,
-            Expr::Attribute(a) => self.read_attribute(*a, frame),
-            Expr::Context(context) => frame.variables[*context as usize],
-            _ => self.eval_node(world, expr, frame),
-        }
-    }
-
     #[inline]
-    fn read_attribute(&self, attribute: u32, frame: &Frame<'_>) -> f64 {
-        match frame.snapshot {
-            Some(attributes) => attributes[attribute as usize],
-            None if frame.session == NOBODY => 0.0,
-            None => self.attribute(frame.session, attribute),
+    pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
+        if let [Op::Load(leaf)] = *expr.ops {
+            return self.leaf(leaf, self.attributes_read(frame), frame);
+        }
+        if expr.depth <= DEPTH_SMALL {
+            self.eval_with(world, expr, frame, &mut [0.0; DEPTH_SMALL])
+        } else {
+            self.eval_with(world, expr, frame, &mut vec![0.0; expr.depth])
         }
     }
 
-    fn eval_node<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
-        match expr {
-            Expr::Number(n) => *n,
-            Expr::Attribute(a) => self.read_attribute(*a, frame),
-            Expr::Now => self.now,
-            Expr::Context(context) => frame.variables[*context as usize],
-            Expr::Variable(depth) => {
+    fn attributes_read<'a>(&'a self, frame: &Frame<'a>) -> &'a [f64] {
+        match frame.snapshot {
+            Some(attributes) => attributes,
+            None if frame.session == NOBODY => &[],
+            None => self.attributes_of(frame.session),
+        }
+    }
+
+    #[inline(always)]
+    fn leaf(&self, leaf: Leaf, attributes: &[f64], frame: &Frame<'_>) -> f64 {
+        match leaf {
+            Leaf::Number(n) => n,
+            // Of nobody they are 0.
+            Leaf::Attribute(a) => attributes.get(a as usize).copied().unwrap_or(0.0),
+            Leaf::Context(context) => frame.variables[context as usize],
+            Leaf::Now => self.now,
+            Leaf::Variable(depth) => {
                 let mut scope = frame.scope;
-                for _ in 0..*depth {
+                for _ in 0..depth {
                     scope = scope.and_then(|s| s.outer);
                 }
                 scope.map_or(0.0, |s| s.value)
             }
-            Expr::Unary(Unary::Negate, a) => -self.eval(world, a, frame),
-            Expr::Unary(Unary::Not, a) => truth(self.eval(world, a, frame) == 0.0),
-            Expr::Binary(op, operands) => {
-                let a = self.eval(world, &operands.0, frame);
-                // Short circuits: an operand that is not needed takes no draw.
-                match op {
-                    Binary::And if a == 0.0 => 0.0,
-                    Binary::Or if a != 0.0 => 1.0,
-                    _ => binary(*op, a, self.eval(world, &operands.1, frame)),
-                }
-            }
-            Expr::If(parts) => {
-                let chosen = if self.eval(world, &parts.0, frame) != 0.0 { &parts.1 } else { &parts.2 };
-                self.eval(world, chosen, frame)
-            }
-            Expr::Call(function, arguments) => {
-                let a = self.eval(world, &arguments[0], frame);
-                match function {
-                    Function::Min => a.min(self.eval(world, &arguments[1], frame)),
-                    Function::Max => a.max(self.eval(world, &arguments[1], frame)),
-                    Function::Abs => a.abs(),
-                    Function::Floor => a.floor(),
-                    Function::Ceil => a.ceil(),
-                    Function::Sqrt => libm::sqrt(a),
-                    Function::Exp => libm::exp(a),
-                    Function::Ln => libm::log(a),
-                }
-            }
-            Expr::Pool(figure, pool) => {
-                let pool = self.pool_member(world, pool, frame);
-                self.pool_figure(*figure, pool, frame.session)
-            }
-            Expr::Stage(figure, stage) => {
-                let stage = self.stage_member(world, stage, frame);
-                self.stage_figure(world, *figure, stage)
-            }
-            Expr::Price(parts) => {
-                let stage = self.stage_member(world, &parts.0, frame);
-                let h = self.eval(world, &parts.1, frame);
-                let d = self.eval(world, &parts.2, frame);
-                let lambda = self.stage_figure(world, StageFigure::EstLambda, stage);
-                let rho = self.stage_figure(world, StageFigure::EstRho, stage);
-                let wait = self.stage_figure(world, StageFigure::EstWait, stage);
-                d + lambda * ((h + d) * (h + d) - h * h) / (2.0 * (1.0 - rho)) + lambda * wait * d / (1.0 - rho)
-            }
-            Expr::Draw(law, arguments) => {
-                let a = self.eval(world, &arguments[0], frame);
-                let b = if arguments.len() > 1 { self.eval(world, &arguments[1], frame) } else { 0.0 };
-                self.draw(world, *law, a, b, frame)
-            }
-            Expr::Aggregate { fold, count, body } => {
-                self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame)
-            }
-            Expr::Folded(id) => self.gauges.root(*id),
+            Leaf::Pool(figure, pool) => self.pool_figure(figure, pool, frame.session),
+            Leaf::Folded(id) => self.gauges.root(id),
         }
+    }
+
+    fn eval_with<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
+        let attributes = self.attributes_read(frame);
+        let (mut value, mut at, mut top) = (0.0, 0, 0);
+        while let Some(op) = expr.ops.get(at) {
+            at += 1;
+            match *op {
+                Op::Load(leaf) => value = self.leaf(leaf, attributes, frame),
+                Op::Push => {
+                    stack[top] = value;
+                    top += 1;
+                }
+                Op::With(op, leaf) => value = dyadic(op, value, self.leaf(leaf, attributes, frame)),
+                Op::Under(op, leaf) => value = dyadic(op, self.leaf(leaf, attributes, frame), value),
+                Op::Popped(op) => {
+                    top -= 1;
+                    value = dyadic(op, stack[top], value);
+                }
+                Op::Monadic(op) => value = monadic(op, value),
+                Op::AndSkip(to) if value == 0.0 => {
+                    value = 0.0;
+                    at = to as usize;
+                }
+                Op::OrSkip(to) if value != 0.0 => {
+                    value = 1.0;
+                    at = to as usize;
+                }
+                Op::ElseSkip(to) if value == 0.0 => at = to as usize,
+                Op::AndSkip(_) | Op::OrSkip(_) | Op::ElseSkip(_) => {}
+                Op::Skip(to) => at = to as usize,
+                Op::PoolAt(figure, family) => {
+                    let pool = self.member_at(family, value, frame, |at| &self.code.pools[at as usize].name);
+                    value = self.pool_figure(figure, pool, frame.session);
+                }
+                Op::Stage(figure, stage) => value = self.stage_figure(world, figure, stage),
+                Op::StageAt(figure, family) => {
+                    let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                    value = self.stage_figure(world, figure, stage);
+                }
+                Op::StageNumber(family) => {
+                    let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                    value = f64::from(stage);
+                }
+                Op::Price => {
+                    top -= 2;
+                    value = self.price(world, stack[top] as u32, stack[top + 1], value);
+                }
+                Op::Draw(law, false) => value = self.draw(world, law, value, 0.0, frame),
+                Op::Draw(law, true) => {
+                    top -= 1;
+                    value = self.draw(world, law, stack[top], value, frame);
+                }
+                Op::Aggregate(id) => {
+                    let Aggregate { fold, count, body } = &expr.aggregates[id as usize];
+                    value = self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame);
+                }
+            }
+        }
+        value
+    }
+
+    fn price<W: World>(&self, world: &mut W, stage: u32, h: f64, d: f64) -> f64 {
+        let lambda = self.stage_figure(world, StageFigure::EstLambda, stage);
+        let rho = self.stage_figure(world, StageFigure::EstRho, stage);
+        let wait = self.stage_figure(world, StageFigure::EstWait, stage);
+        d + lambda * ((h + d) * (h + d) - h * h) / (2.0 * (1.0 - rho)) + lambda * wait * d / (1.0 - rho)
     }
 
     /// Terms `first` to `first + size` (a power of two; `count` terms in all), folded pairwise.
@@ -309,7 +605,6 @@ impl Kernel<'_> {
         self.member(world, &stage.0, frame, |at| &self.code.stages[at as usize].name)
     }
 
-    #[inline(always)]
     fn member<'n, W: World>(
         &self,
         world: &mut W,
@@ -319,18 +614,21 @@ impl Kernel<'_> {
     ) -> u32 {
         match member {
             Member::Fixed(id) => *id,
-            Member::Computed { first, size, index } => {
+            Member::Computed(family, index) => {
                 let index = self.eval(world, index, frame);
-                let whole = index as u32;
-                if f64::from(whole) == index && whole < *size {
-                    first + whole
-                } else {
-                    let message = format!("index {index} of {}: its members are 0 to {}", name(*first), size - 1);
-                    self.record_fault(message, frame.session);
-                    *first
-                }
+                self.member_at(*family, index, frame, name)
             }
         }
+    }
+
+    #[inline(always)]
+    fn member_at<'n>(&self, family: Family, index: f64, frame: &Frame<'_>, name: impl Fn(u32) -> &'n String) -> u32 {
+        family.member(index).unwrap_or_else(|| {
+            let name = name(family.first);
+            let message = format!("index {index} of {name}: its members are 0 to {}", family.size - 1);
+            self.record_fault(message, frame.session);
+            family.first
+        })
     }
 
     fn uniform<W: World>(&self, world: &mut W, frame: &Frame<'_>) -> f64 {
@@ -406,6 +704,30 @@ fn truth(value: bool) -> f64 {
     if value { 1.0 } else { 0.0 }
 }
 
+fn monadic(op: Monadic, a: f64) -> f64 {
+    match op {
+        Monadic::Negate => -a,
+        Monadic::Not => truth(a == 0.0),
+        Monadic::Truth => truth(a != 0.0),
+        Monadic::Abs => a.abs(),
+        Monadic::Floor => a.floor(),
+        Monadic::Ceil => a.ceil(),
+        Monadic::Sqrt => libm::sqrt(a),
+        Monadic::Exp => libm::exp(a),
+        Monadic::Ln => libm::log(a),
+    }
+}
+
+#[inline(always)]
+fn dyadic(op: Dyadic, a: f64, b: f64) -> f64 {
+    match op {
+        Dyadic::Binary(op) => binary(op, a, b),
+        Dyadic::Min => a.min(b),
+        Dyadic::Max => a.max(b),
+    }
+}
+
+#[inline(always)]
 fn binary(op: Binary, a: f64, b: f64) -> f64 {
     match op {
         Binary::Add => a + b,

@@ -19,7 +19,7 @@
 use serq_ir as ir;
 use serq_ir::{Fold, PoolFigure};
 
-use crate::expression::{Expr, Frame, NO_VARIABLES, Reads, Scope, fold};
+use crate::expression::{Expr, Families, Family, Frame, NO_VARIABLES, Reads, fold};
 use crate::kernel::Kernel;
 use crate::pool::{HOLDERS, QUEUE, USED};
 use crate::world::{Purpose, World};
@@ -38,8 +38,7 @@ pub(crate) struct GaugeCode {
 pub(crate) struct FoldCode {
     gauge: u32,
     fold: Fold,
-    count: u32,
-    body: Expr,
+    terms: Vec<Expr>,
 }
 
 /// What is to be read again when a member of a pool or stage changes.
@@ -50,7 +49,7 @@ pub(crate) struct Watch {
     target: Target,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Gauge(u32),
     Term { fold: u32, term: u32 },
@@ -66,60 +65,47 @@ pub(crate) struct GaugesCode {
     stage_watches: Vec<Vec<Watch>>,
 }
 
-/// Lowers expressions and knows where families begin.
-pub(crate) trait Lower {
-    fn lower(&self, expr: &ir::Expr) -> Expr;
-    fn pool_family(&self, family: u32) -> (u32, u32);
-    fn stage_family(&self, family: u32) -> (u32, u32);
-}
-
 impl GaugesCode {
-    pub(crate) fn new(gauges: &[ir::Gauge], pools: usize, stages: usize, lower: &impl Lower) -> Self {
-        let mut code =
-            Self { pool_watches: vec![Vec::new(); pools], stage_watches: vec![Vec::new(); stages], ..Self::default() };
+    pub(crate) fn new(gauges: &[ir::Gauge], pools: usize, stages: usize, families: &Families) -> Self {
+        let mut code = Self {
+            pool_watches: vec![Vec::new(); pools],
+            stage_watches: vec![Vec::new(); stages],
+            ..Self::default()
+        };
         for (at, gauge) in gauges.iter().enumerate() {
+            let at = at as u32;
             let reads = Reads::of(&gauge.value);
-            let whole = lower.lower(&gauge.value);
-            let value = if reads.now || reads.draws {
-                // Another number at every look: read whole, whenever anything of it changes.
-                code.watch(lower, &gauge.value, None, Target::Gauge(at as u32));
-                lower.lower(&gauge.value)
-            } else {
-                code.split(lower, at as u32, &gauge.value)
-            };
+            let whole = Expr::new(&gauge.value, families);
+            // With the clock or draws it is another number at every look: it is read whole,
+            // whenever anything of it changes.
+            let splits = !reads.now && !reads.draws;
+            let value = Expr::with(&gauge.value, families, None, &mut |aggregate| {
+                splits.then(|| code.add_fold(families, at, aggregate)).flatten()
+            });
+            code.watch(families, &gauge.value, None, splits, Target::Gauge(at));
             code.gauges.push(GaugeCode { whole, value, draws: reads.draws });
         }
         code
     }
 
-    /// The expression with its aggregates made folds.
-    fn split(&mut self, lower: &impl Lower, gauge: u32, expr: &ir::Expr) -> Expr {
-        let boxed = |a| Box::new(a);
-        match expr {
-            ir::Expr::Aggregate { fold, count, body } if *count > 0 && !has_aggregate(body) => {
-                let id = self.folds.len() as u32;
-                for term in 0..*count {
-                    self.watch(lower, body, Some(term), Target::Term { fold: id, term });
-                }
-                self.folds.push(FoldCode { gauge, fold: *fold, count: *count, body: lower.lower(body) });
-                Expr::Folded(id)
-            }
-            ir::Expr::Unary(op, a) => Expr::Unary(*op, boxed(self.split(lower, gauge, a))),
-            ir::Expr::Binary(op, a, b) => {
-                Expr::Binary(*op, Box::new((self.split(lower, gauge, a), self.split(lower, gauge, b))))
-            }
-            ir::Expr::Call(function, arguments) => {
-                Expr::Call(*function, arguments.iter().map(|a| self.split(lower, gauge, a)).collect())
-            }
-            _ => {
-                self.watch(lower, expr, None, Target::Gauge(gauge));
-                lower.lower(expr)
-            }
+    fn add_fold(&mut self, families: &Families, gauge: u32, aggregate: &ir::Expr) -> Option<u32> {
+        let ir::Expr::Aggregate { fold, count, body } = aggregate else { return None };
+        if !is_fold(aggregate) {
+            return None;
         }
+        let id = self.folds.len() as u32;
+        let mut terms = Vec::with_capacity(*count as usize);
+        for term in 0..*count {
+            self.watch(families, body, Some(term), false, Target::Term { fold: id, term });
+            terms.push(Expr::with(body, families, Some(term), &mut |_| None));
+        }
+        self.folds.push(FoldCode { gauge, fold: *fold, terms });
+        Some(id)
     }
 
-    /// Notes what `expr` reads, as the term of this number where it is one.
-    fn watch(&mut self, lower: &impl Lower, expr: &ir::Expr, term: Option<u32>, target: Target) {
+    /// Notes what `expr` reads, as the term of this number where it is one, and but for its folds
+    /// where these watch for themselves.
+    fn watch(&mut self, families: &Families, expr: &ir::Expr, term: Option<u32>, folds_watch: bool, target: Target) {
         match expr {
             ir::Expr::Pool(figure, pool) => {
                 let changes = match figure {
@@ -127,33 +113,43 @@ impl GaugesCode {
                     PoolFigure::Holders => HOLDERS,
                     PoolFigure::Queued => QUEUE,
                     // Nobody's session: always 0.
-                    PoolFigure::Cachedin => return,
+                    PoolFigure::Cachedin => 0,
                 };
-                for member in members(lower.pool_family(pool.pool), pool.member.as_deref(), term) {
+                for member in members(families.pools[pool.pool as usize], pool.member.as_deref(), term) {
                     add(&mut self.pool_watches[member as usize], changes, target);
                 }
             }
             ir::Expr::Stage(_, stage) | ir::Expr::Price(stage, ..) => {
-                for member in members(lower.stage_family(stage.stage), stage.member.as_deref(), term) {
+                for member in members(families.stages[stage.stage as usize], stage.member.as_deref(), term) {
                     add(&mut self.stage_watches[member as usize], u8::MAX, target);
                 }
             }
+            _ if folds_watch && is_fold(expr) => return,
             _ => {}
         }
-        expr.children().for_each(|child| self.watch(lower, child, term, target));
+        expr.children().for_each(|child| self.watch(families, child, term, folds_watch, target));
     }
 }
 
-fn add(watches: &mut Vec<Watch>, changes: u8, target: Target) {
-    watches.push(Watch { changes, target });
+/// Whether an expression is an aggregate whose terms can be kept one by one.
+fn is_fold(expr: &ir::Expr) -> bool {
+    fn has_aggregate(expr: &ir::Expr) -> bool {
+        matches!(expr, ir::Expr::Aggregate { .. }) || expr.children().any(has_aggregate)
+    }
+    matches!(expr, ir::Expr::Aggregate { body, .. } if !has_aggregate(body))
 }
 
-fn has_aggregate(expr: &ir::Expr) -> bool {
-    matches!(expr, ir::Expr::Aggregate { .. }) || expr.children().any(has_aggregate)
+/// Once for all it reads of one member.
+fn add(watches: &mut Vec<Watch>, changes: u8, target: Target) {
+    match watches.last_mut() {
+        Some(last) if last.target == target => last.changes |= changes,
+        _ => watches.push(Watch { changes, target }),
+    }
 }
 
 /// The members a reference may mean: one, where the index is the term's number or a constant.
-fn members((first, size): (u32, u32), index: Option<&ir::Expr>, term: Option<u32>) -> std::ops::Range<u32> {
+fn members(family: Family, index: Option<&ir::Expr>, term: Option<u32>) -> std::ops::Range<u32> {
+    let Family { first, size } = family;
     let one = match (index, term) {
         (None, _) => Some(0),
         (Some(ir::Expr::Number(n)), _) => Some(n.0 as u32),
@@ -186,12 +182,12 @@ struct FoldTree {
 
 impl FoldTree {
     fn new(code: &FoldCode) -> Self {
-        let leaves = (code.count as usize).next_power_of_two();
+        let leaves = code.terms.len().next_power_of_two();
         Self {
             leaves,
             nodes: vec![padding(code.fold); 2 * leaves],
-            stale: (0..code.count).collect(),
-            term_stale: vec![true; code.count as usize],
+            stale: (0..code.terms.len() as u32).collect(),
+            term_stale: vec![true; code.terms.len()],
         }
     }
 
@@ -279,15 +275,14 @@ impl Kernel<'_> {
             return;
         }
         let code = &self.code.gauges;
+        let frame = Frame::machine(Purpose::Stage, 0, NO_VARIABLES);
         let mut folds = std::mem::take(&mut self.gauges.stale_folds);
         for id in folds.drain(..) {
-            let FoldCode { gauge, fold, body, .. } = &code.folds[id as usize];
+            let FoldCode { gauge, fold, terms } = &code.folds[id as usize];
             let mut stale = std::mem::take(&mut self.gauges.folds[id as usize].stale);
             let mut changed = false;
             for term in stale.drain(..) {
-                let scope = Scope::of_term(term);
-                let frame = Frame { scope: Some(&scope), ..Frame::machine(Purpose::Stage, 0, NO_VARIABLES) };
-                let value = self.eval(world, body, &frame);
+                let value = self.eval(world, &terms[term as usize], &frame);
                 let tree = &mut self.gauges.folds[id as usize];
                 tree.term_stale[term as usize] = false;
                 changed |= tree.set(*fold, term, value);
@@ -303,7 +298,6 @@ impl Kernel<'_> {
         gauges.sort_unstable();
         for gauge in gauges.drain(..) {
             self.gauges.gauge_stale[gauge as usize] = false;
-            let frame = Frame::machine(Purpose::Stage, 0, NO_VARIABLES);
             let value = self.eval(world, &code.gauges[gauge as usize].value, &frame);
             debug_assert!(
                 code.gauges[gauge as usize].draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),

@@ -507,12 +507,12 @@ impl<'p> Kernel<'p> {
 
     pub(crate) fn pool_name(&self, pool: u32) -> String {
         let code = &self.code.pools[pool as usize];
-        member_name(&code.name, code.member, self.code.pool_families[code.family as usize].1)
+        member_name(&code.name, code.member, self.code.families.pools[code.family as usize].size)
     }
 
     pub(crate) fn stage_name(&self, stage: u32) -> String {
         let code = &self.code.stages[stage as usize];
-        member_name(&code.name, code.member, self.code.stage_families[code.family as usize].1)
+        member_name(&code.name, code.member, self.code.families.stages[code.family as usize].size)
     }
 
     pub(crate) fn fault(&self, message: String, at: Option<Place>, session: Option<u64>) -> Box<Fault> {

@@ -28,7 +28,7 @@
 use serq_ir::{Context, Mode};
 
 use crate::code::{StageCodeKind, StepCode};
-use crate::expression::{Expr, Frame, NO_VARIABLES, Variables};
+use crate::expression::{Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
 use crate::leap::Leap;
 use crate::pool::{Grower, TOLERANCE};
@@ -242,8 +242,8 @@ impl Kernel<'_> {
 
     /// `budget` and `chunk` as an iteration planned now would read them.
     fn budget_and_chunk<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> (f64, f64) {
-        if let (Expr::Number(budget), Expr::Number(chunk)) = (&step.budget, &step.chunk) {
-            return (*budget, *chunk);
+        if let (Some(budget), Some(chunk)) = (step.budget.constant(), step.chunk.constant()) {
+            return (budget, chunk);
         }
         let variables = self.budget_variables(stage, step.budget_reads);
         let frame = Frame::machine(Purpose::Stage, stage, &variables);
