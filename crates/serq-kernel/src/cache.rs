@@ -178,7 +178,11 @@ impl Kernel<'_> {
     }
 
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
+    #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
+        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE {
+            return Ok(());
+        }
         self.pools[pool as usize].evicting = true;
         let done = self.evict_for(world, pool, extra);
         self.pools[pool as usize].evicting = false;
@@ -189,7 +193,7 @@ impl Kernel<'_> {
         let code = &self.code.pools[pool as usize];
         loop {
             let state = &self.pools[pool as usize];
-            let over = state.units(state.used.value() + state.cached.value() + extra) - state.cap;
+            let over = state.over_cap(extra);
             if over.is_nan() || over <= TOLERANCE || state.lru.first == NONE {
                 return Ok(());
             }

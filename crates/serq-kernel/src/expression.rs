@@ -75,14 +75,29 @@ enum Leaf {
     Now,
     /// The variable of an aggregate, counted from the innermost.
     Variable(u32),
-    Pool(PoolFigure, u32),
+    /// Figures of a member of a pool.
+    Used(u32),
+    Free(u32),
+    Holders(u32),
+    Queued(u32),
+    Cachedin(u32),
     /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
     Folded(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Dyadic {
-    Binary(Binary),
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Power,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
     Min,
     Max,
 }
@@ -189,7 +204,14 @@ impl Writer<'_> {
             ir::Expr::Variable(depth) => self.term.map_or(Leaf::Variable(*depth), |term| Leaf::Number(f64::from(term))),
             ir::Expr::Pool(figure, pool) => {
                 let family = self.families.pools[pool.pool as usize];
-                Leaf::Pool(*figure, self.fixed(family, pool.member.as_deref())?)
+                let pool = self.fixed(family, pool.member.as_deref())?;
+                match figure {
+                    PoolFigure::Used => Leaf::Used(pool),
+                    PoolFigure::Free => Leaf::Free(pool),
+                    PoolFigure::Holders => Leaf::Holders(pool),
+                    PoolFigure::Queued => Leaf::Queued(pool),
+                    PoolFigure::Cachedin => Leaf::Cachedin(pool),
+                }
             }
             ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),
             _ => return None,
@@ -230,7 +252,23 @@ impl Writer<'_> {
                 let here = self.here();
                 self.ops[skip] = if *op == Binary::And { Op::AndSkip(here) } else { Op::OrSkip(here) };
             }
-            ir::Expr::Binary(op, a, b) => self.dyadic(Dyadic::Binary(*op), a, b),
+            ir::Expr::Binary(op, a, b) => {
+                let op = match op {
+                    Binary::Add => Dyadic::Add,
+                    Binary::Subtract => Dyadic::Subtract,
+                    Binary::Multiply => Dyadic::Multiply,
+                    Binary::Divide => Dyadic::Divide,
+                    Binary::Power => Dyadic::Power,
+                    Binary::Less => Dyadic::Less,
+                    Binary::LessEqual => Dyadic::LessEqual,
+                    Binary::Greater => Dyadic::Greater,
+                    Binary::GreaterEqual => Dyadic::GreaterEqual,
+                    Binary::Equal => Dyadic::Equal,
+                    Binary::NotEqual => Dyadic::NotEqual,
+                    Binary::And | Binary::Or => unreachable!("they are above"),
+                };
+                self.dyadic(op, a, b);
+            }
             ir::Expr::If(c, a, b) => {
                 self.write(c);
                 let otherwise = self.ops.len();
@@ -461,7 +499,7 @@ impl Kernel<'_> {
     #[inline]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
         if let [Op::Load(leaf)] = *expr.ops {
-            return self.leaf(leaf, self.attributes_read(frame), frame);
+            return self.leaf(leaf, frame);
         }
         if expr.depth <= DEPTH_SMALL {
             self.eval_with(world, expr, frame, &mut [0.0; DEPTH_SMALL])
@@ -470,20 +508,20 @@ impl Kernel<'_> {
         }
     }
 
-    fn attributes_read<'a>(&'a self, frame: &Frame<'a>) -> &'a [f64] {
+    #[inline]
+    fn read_attribute(&self, attribute: u32, frame: &Frame<'_>) -> f64 {
         match frame.snapshot {
-            Some(attributes) => attributes,
-            None if frame.session == NOBODY => &[],
-            None => self.attributes_of(frame.session),
+            Some(attributes) => attributes[attribute as usize],
+            None if frame.session == NOBODY => 0.0,
+            None => self.attribute(frame.session, attribute),
         }
     }
 
     #[inline(always)]
-    fn leaf(&self, leaf: Leaf, attributes: &[f64], frame: &Frame<'_>) -> f64 {
+    fn leaf(&self, leaf: Leaf, frame: &Frame<'_>) -> f64 {
         match leaf {
             Leaf::Number(n) => n,
-            // Of nobody they are 0.
-            Leaf::Attribute(a) => attributes.get(a as usize).copied().unwrap_or(0.0),
+            Leaf::Attribute(a) => self.read_attribute(a, frame),
             Leaf::Context(context) => frame.variables[context as usize],
             Leaf::Now => self.now,
             Leaf::Variable(depth) => {
@@ -493,24 +531,27 @@ impl Kernel<'_> {
                 }
                 scope.map_or(0.0, |s| s.value)
             }
-            Leaf::Pool(figure, pool) => self.pool_figure(figure, pool, frame.session),
+            Leaf::Used(pool) => self.pools[pool as usize].used_units(),
+            Leaf::Free(pool) => self.pools[pool as usize].free_units(),
+            Leaf::Holders(pool) => f64::from(self.pools[pool as usize].holders),
+            Leaf::Queued(pool) => self.pools[pool as usize].waiting() as f64,
+            Leaf::Cachedin(pool) => self.cachedin(frame.session, pool),
             Leaf::Folded(id) => self.gauges.root(id),
         }
     }
 
     fn eval_with<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
-        let attributes = self.attributes_read(frame);
         let (mut value, mut at, mut top) = (0.0, 0, 0);
         while let Some(op) = expr.ops.get(at) {
             at += 1;
             match *op {
-                Op::Load(leaf) => value = self.leaf(leaf, attributes, frame),
+                Op::Load(leaf) => value = self.leaf(leaf, frame),
                 Op::Push => {
                     stack[top] = value;
                     top += 1;
                 }
-                Op::With(op, leaf) => value = dyadic(op, value, self.leaf(leaf, attributes, frame)),
-                Op::Under(op, leaf) => value = dyadic(op, self.leaf(leaf, attributes, frame), value),
+                Op::With(op, leaf) => value = dyadic(op, value, self.leaf(leaf, frame)),
+                Op::Under(op, leaf) => value = dyadic(op, self.leaf(leaf, frame), value),
                 Op::Popped(op) => {
                     top -= 1;
                     value = dyadic(op, stack[top], value);
@@ -721,26 +762,18 @@ fn monadic(op: Monadic, a: f64) -> f64 {
 #[inline(always)]
 fn dyadic(op: Dyadic, a: f64, b: f64) -> f64 {
     match op {
-        Dyadic::Binary(op) => binary(op, a, b),
+        Dyadic::Add => a + b,
+        Dyadic::Subtract => a - b,
+        Dyadic::Multiply => a * b,
+        Dyadic::Divide => a / b,
+        Dyadic::Power => libm::pow(a, b),
+        Dyadic::Less => truth(a < b),
+        Dyadic::LessEqual => truth(a <= b),
+        Dyadic::Greater => truth(a > b),
+        Dyadic::GreaterEqual => truth(a >= b),
+        Dyadic::Equal => truth(a == b),
+        Dyadic::NotEqual => truth(a != b),
         Dyadic::Min => a.min(b),
         Dyadic::Max => a.max(b),
-    }
-}
-
-#[inline(always)]
-fn binary(op: Binary, a: f64, b: f64) -> f64 {
-    match op {
-        Binary::Add => a + b,
-        Binary::Subtract => a - b,
-        Binary::Multiply => a * b,
-        Binary::Divide => a / b,
-        Binary::Power => libm::pow(a, b),
-        Binary::Less => truth(a < b),
-        Binary::LessEqual => truth(a <= b),
-        Binary::Greater => truth(a > b),
-        Binary::GreaterEqual => truth(a >= b),
-        Binary::Equal => truth(a == b),
-        Binary::NotEqual => truth(a != b),
-        Binary::And | Binary::Or => truth(b != 0.0),
     }
 }

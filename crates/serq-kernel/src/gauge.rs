@@ -67,11 +67,8 @@ pub(crate) struct GaugesCode {
 
 impl GaugesCode {
     pub(crate) fn new(gauges: &[ir::Gauge], pools: usize, stages: usize, families: &Families) -> Self {
-        let mut code = Self {
-            pool_watches: vec![Vec::new(); pools],
-            stage_watches: vec![Vec::new(); stages],
-            ..Self::default()
-        };
+        let mut code =
+            Self { pool_watches: vec![Vec::new(); pools], stage_watches: vec![Vec::new(); stages], ..Self::default() };
         for (at, gauge) in gauges.iter().enumerate() {
             let at = at as u32;
             let reads = Reads::of(&gauge.value);
@@ -166,9 +163,10 @@ fn members(family: Family, index: Option<&ir::Expr>, term: Option<u32>) -> std::
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     folds: Vec<FoldTree>,
-    stale_folds: Vec<u32>,
-    stale_gauges: Vec<u32>,
-    gauge_stale: Vec<bool>,
+    /// Nothing was read yet.
+    unread: bool,
+    stale: Vec<u32>,
+    is_stale: Vec<bool>,
 }
 
 /// A binary tree over a fold's terms: the root at 1, the terms from `leaves`.
@@ -176,19 +174,14 @@ pub(crate) struct Gauges {
 struct FoldTree {
     leaves: usize,
     nodes: Vec<f64>,
-    stale: Vec<u32>,
-    term_stale: Vec<bool>,
 }
 
 impl FoldTree {
     fn new(code: &FoldCode) -> Self {
         let leaves = code.terms.len().next_power_of_two();
-        Self {
-            leaves,
-            nodes: vec![padding(code.fold); 2 * leaves],
-            stale: (0..code.terms.len() as u32).collect(),
-            term_stale: vec![true; code.terms.len()],
-        }
+        // A sum is not changed by 0, nor a least or greatest by NaN.
+        let padding = if code.fold == Fold::Sum { 0.0 } else { f64::NAN };
+        Self { leaves, nodes: vec![padding; 2 * leaves] }
     }
 
     /// Answers whether the root changed.
@@ -209,19 +202,14 @@ impl FoldTree {
     }
 }
 
-/// What a fold takes where there is no term: it changes nothing.
-fn padding(fold: Fold) -> f64 {
-    if fold == Fold::Sum { 0.0 } else { f64::NAN }
-}
-
 impl Gauges {
     pub(crate) fn new(code: &GaugesCode) -> Self {
         let gauges = code.gauges.len();
         Self {
             folds: code.folds.iter().map(FoldTree::new).collect(),
-            stale_folds: (0..code.folds.len() as u32).collect(),
-            stale_gauges: (0..gauges as u32).collect(),
-            gauge_stale: vec![true; gauges],
+            unread: true,
+            stale: (0..gauges as u32).collect(),
+            is_stale: vec![true; gauges],
         }
     }
 
@@ -229,83 +217,73 @@ impl Gauges {
         self.folds[fold as usize].nodes[1]
     }
 
-    fn mark(&mut self, target: Target) {
-        match target {
-            Target::Gauge(gauge) => self.mark_gauge(gauge),
-            Target::Term { fold, term } => {
-                let tree = &mut self.folds[fold as usize];
-                if !tree.term_stale[term as usize] {
-                    tree.term_stale[term as usize] = true;
-                    if tree.stale.is_empty() {
-                        self.stale_folds.push(fold);
-                    }
-                    tree.stale.push(term);
-                }
-            }
-        }
-    }
-
-    fn mark_gauge(&mut self, gauge: u32) {
-        if !self.gauge_stale[gauge as usize] {
-            self.gauge_stale[gauge as usize] = true;
-            self.stale_gauges.push(gauge);
-        }
-    }
-
-    pub(crate) fn pool_changed(&mut self, code: &GaugesCode, pool: u32, changes: u8) {
-        for watch in &code.pool_watches[pool as usize] {
-            if watch.changes & changes != 0 {
-                self.mark(watch.target);
-            }
-        }
-    }
-
-    pub(crate) fn stage_changed(&mut self, code: &GaugesCode, stage: u32) {
-        for watch in &code.stage_watches[stage as usize] {
-            self.mark(watch.target);
+    fn mark(&mut self, gauge: u32) {
+        if !self.is_stale[gauge as usize] {
+            self.is_stale[gauge as usize] = true;
+            self.stale.push(gauge);
         }
     }
 }
 
 impl Kernel<'_> {
+    /// Reads again what a pool's changes concern.
+    pub(crate) fn pool_gauges_read<W: World>(&mut self, world: &mut W, pool: u32, changes: u8) {
+        let code = self.code;
+        for watch in &code.gauges.pool_watches[pool as usize] {
+            if watch.changes & changes != 0 {
+                self.read_again(world, watch.target);
+            }
+        }
+    }
+
+    pub(crate) fn stage_gauges_read<W: World>(&mut self, world: &mut W, stage: u32) {
+        let code = self.code;
+        for watch in &code.gauges.stage_watches[stage as usize] {
+            self.read_again(world, watch.target);
+        }
+    }
+
+    fn read_again<W: World>(&mut self, world: &mut W, target: Target) {
+        match target {
+            Target::Gauge(gauge) => self.gauges.mark(gauge),
+            Target::Term { fold, term } => self.read_term(world, fold, term),
+        }
+    }
+
+    fn read_term<W: World>(&mut self, world: &mut W, id: u32, term: u32) {
+        let FoldCode { gauge, fold, terms } = &self.code.gauges.folds[id as usize];
+        let value = self.eval(world, &terms[term as usize], &Frame::machine(Purpose::Stage, 0, NO_VARIABLES));
+        if self.gauges.folds[id as usize].set(*fold, term, value) {
+            self.gauges.mark(*gauge);
+        }
+    }
+
     /// Calls `visit` with the gauges that may have changed since the last call, and their
-    /// values now.
+    /// values now. Pools and stages are to be drained before.
     pub fn drain_gauges<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, usize, f64)) {
-        if self.gauges.stale_folds.is_empty() && self.gauges.stale_gauges.is_empty() {
+        if self.gauges.stale.is_empty() {
             return;
         }
         let code = &self.code.gauges;
-        let frame = Frame::machine(Purpose::Stage, 0, NO_VARIABLES);
-        let mut folds = std::mem::take(&mut self.gauges.stale_folds);
-        for id in folds.drain(..) {
-            let FoldCode { gauge, fold, terms } = &code.folds[id as usize];
-            let mut stale = std::mem::take(&mut self.gauges.folds[id as usize].stale);
-            let mut changed = false;
-            for term in stale.drain(..) {
-                let value = self.eval(world, &terms[term as usize], &frame);
-                let tree = &mut self.gauges.folds[id as usize];
-                tree.term_stale[term as usize] = false;
-                changed |= tree.set(*fold, term, value);
-            }
-            self.gauges.folds[id as usize].stale = stale;
-            if changed {
-                self.gauges.mark_gauge(*gauge);
+        if std::mem::take(&mut self.gauges.unread) {
+            for (id, fold) in code.folds.iter().enumerate() {
+                (0..fold.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
             }
         }
-        self.gauges.stale_folds = folds;
-        let mut gauges = std::mem::take(&mut self.gauges.stale_gauges);
+        let mut stale = std::mem::take(&mut self.gauges.stale);
         // In their order, for those that draw.
-        gauges.sort_unstable();
-        for gauge in gauges.drain(..) {
-            self.gauges.gauge_stale[gauge as usize] = false;
-            let value = self.eval(world, &code.gauges[gauge as usize].value, &frame);
+        stale.sort_unstable();
+        for gauge in stale.drain(..) {
+            self.gauges.is_stale[gauge as usize] = false;
+            let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];
+            let value = self.eval(world, value, &Frame::machine(Purpose::Stage, 0, NO_VARIABLES));
             debug_assert!(
-                code.gauges[gauge as usize].draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
+                *draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
                 "a gauge kept up to date is the gauge evaluated from nothing"
             );
             visit(world, gauge as usize, value);
         }
-        self.gauges.stale_gauges = gauges;
+        self.gauges.stale = stale;
     }
 
     /// A gauge's value now, evaluated from nothing.

@@ -283,11 +283,14 @@ impl<'p> Kernel<'p> {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn settle<W: World>(&mut self, world: &mut W) -> Result<()> {
         loop {
             self.run_ready(world)?;
             self.stirred = false;
-            self.retry_pools(world)?;
+            if !self.retried.is_empty() {
+                self.retry_pools(world)?;
+            }
             if self.ready_list.is_empty() {
                 return Ok(());
             }
@@ -356,23 +359,23 @@ impl<'p> Kernel<'p> {
     }
 
     /// Calls `visit` for the pools whose state may have changed since the last call.
-    pub fn drain_touched_pools(&mut self, mut visit: impl FnMut(u32, PoolState)) {
+    pub fn drain_touched_pools<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, PoolState)) {
         let mut touched = std::mem::take(&mut self.touched_pools);
         for pool in touched.drain(..) {
             let changes = std::mem::take(&mut self.pools[pool as usize].touched);
-            self.gauges.pool_changed(&self.code.gauges, pool, changes);
-            visit(pool, self.pool_state(pool));
+            self.pool_gauges_read(world, pool, changes);
+            visit(world, pool, self.pool_state(pool));
         }
         self.touched_pools = touched;
     }
 
     /// Calls `visit` for the stages whose state may have changed since the last call.
-    pub fn drain_touched_stages(&mut self, mut visit: impl FnMut(u32, StageState)) {
+    pub fn drain_touched_stages<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, StageState)) {
         let mut touched = std::mem::take(&mut self.touched_stages);
         for stage in touched.drain(..) {
             self.stages[stage as usize].touched = false;
-            self.gauges.stage_changed(&self.code.gauges, stage);
-            visit(stage, self.stage_state(stage));
+            self.stage_gauges_read(world, stage);
+            visit(world, stage, self.stage_state(stage));
         }
         self.touched_stages = touched;
     }
@@ -485,6 +488,7 @@ impl<'p> Kernel<'p> {
 
     // ---- bookkeeping
 
+    #[inline]
     pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
         let state = &mut self.pools[pool as usize];
         if state.touched == 0 {

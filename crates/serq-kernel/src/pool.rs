@@ -121,6 +121,10 @@ impl Pool {
         self.units(self.used.value())
     }
 
+    pub(crate) fn free_units(&self) -> f64 {
+        self.cap - self.used_units()
+    }
+
     pub(crate) fn cached_units(&self) -> f64 {
         self.units(self.cached.value())
     }
@@ -130,6 +134,13 @@ impl Pool {
         self.units(self.used.value() + quanta) <= self.cap + TOLERANCE
     }
 
+    /// Units by which what is allocated and cached, and `extra` quanta more, pass the cap.
+    #[inline]
+    pub(crate) fn over_cap(&self, extra: f64) -> f64 {
+        self.units(self.used.value() + self.cached.value() + extra) - self.cap
+    }
+
+    #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.returning.len() + self.queue.len()
     }
@@ -143,7 +154,17 @@ pub(crate) struct ExactSum {
 }
 
 impl ExactSum {
+    #[inline]
     pub(crate) fn add(&mut self, x: f64) {
+        if self.low == 0.0 && whole(x) && whole(self.high) {
+            // Whole numbers add up exactly.
+            self.high += x;
+            return;
+        }
+        self.add_exactly(x);
+    }
+
+    fn add_exactly(&mut self, x: f64) {
         if x.is_infinite() || self.high.is_infinite() {
             // Endless work is endless; the error terms below would make it NaN.
             self.high += x;
@@ -158,6 +179,7 @@ impl ExactSum {
         self.low = low - (self.high - sum);
     }
 
+    #[inline]
     pub(crate) fn subtract(&mut self, x: f64) {
         self.add(-x);
     }
@@ -165,4 +187,10 @@ impl ExactSum {
     pub(crate) fn value(self) -> f64 {
         self.high
     }
+}
+
+/// A whole number below 2³¹ in size.
+#[inline(always)]
+fn whole(x: f64) -> bool {
+    f64::from(x as i32) == x
 }

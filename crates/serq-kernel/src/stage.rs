@@ -380,13 +380,17 @@ impl Kernel<'_> {
         let state = &self.pools[pool as usize];
         match figure {
             PoolFigure::Used => state.used_units(),
-            PoolFigure::Free => state.cap - state.used_units(),
+            PoolFigure::Free => state.free_units(),
             PoolFigure::Holders => f64::from(state.holders),
             PoolFigure::Queued => state.waiting() as f64,
-            PoolFigure::Cachedin => {
-                self.own_entry(session, pool).map_or(0.0, |entry| state.units(self.entries.quanta(entry)))
-            }
+            PoolFigure::Cachedin => self.cachedin(session, pool),
         }
+    }
+
+    /// Units of the session's own entry.
+    pub(crate) fn cachedin(&self, session: u32, pool: u32) -> f64 {
+        let entry = self.own_entry(session, pool);
+        entry.map_or(0.0, |entry| self.pools[pool as usize].units(self.entries.quanta(entry)))
     }
 
     pub(crate) fn stage_figure<W: World>(&self, world: &mut W, figure: StageFigure, stage: u32) -> f64 {

@@ -3,11 +3,11 @@
 //! One slot stands in front of the heap: an engine's next step end is usually the
 //! next event of all, and never touches the heap then.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 /// What is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Warmup,
     Arrival,
@@ -24,7 +24,7 @@ pub(crate) enum What {
 }
 
 /// An event. Times are never negative, so their bits order as they do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     time_bits: u64,
     /// When it was scheduled.
@@ -41,6 +41,27 @@ impl Event {
         f64::from_bits(self.time_bits)
     }
 }
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |event: &Self| (event.time_bits, event.as_of_bits, event.order);
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Event {}
 
 #[derive(Debug, Default)]
 pub(crate) struct EventList {
@@ -83,6 +104,14 @@ impl EventList {
         self.sequence
     }
 
+    /// Whether the first event, stale or not, is at this time.
+    #[inline]
+    pub(crate) fn due(&self, time: f64) -> bool {
+        let first = self.front.as_ref().or_else(|| self.heap.peek().map(|top| &top.0));
+        first.is_some_and(|event| event.time_bits == time.to_bits())
+    }
+
+    #[inline]
     pub(crate) fn peek(&self) -> Option<Event> {
         self.front.or_else(|| self.heap.peek().map(|top| top.0))
     }

@@ -184,6 +184,8 @@ impl World for Driver<'_> {
         self.runs[stage as usize].end(steps)
     }
 
+    // Inlined, an action that is known where it is taken costs its arm alone.
+    #[inline(always)]
     fn act(&mut self, action: Action) {
         let now = self.now;
         match action {
@@ -199,20 +201,7 @@ impl World for Driver<'_> {
                 self.leaps.leapt += steps;
                 self.measured.steps_started(stage, cost, decoders, steps);
             }
-            Action::NextFinish { stage, next } => {
-                let event = next.map_or(0, |(_, time)| self.push(time, stage.map_or(What::Flows, What::Stage)));
-                let job = next.map_or(0, |(job, _)| job);
-                match stage {
-                    Some(stage) => {
-                        self.stage_event[stage as usize] = event;
-                        self.stage_job[stage as usize] = job;
-                    }
-                    None => {
-                        self.flows_event = event;
-                        self.flow_job = job;
-                    }
-                }
-            }
+            Action::NextFinish { stage, next } => self.next_finish(stage, next),
             Action::StartWork { job, work } => {
                 let event = self.push(now + work, What::Work(job));
                 *entry(&mut self.work_event, job) = event;
@@ -248,6 +237,21 @@ impl Driver<'_> {
     /// Schedules; what would never come is not.
     fn push(&mut self, time: f64, what: What) -> u64 {
         if time < f64::INFINITY { self.list.push(self.now, time, what) } else { 0 }
+    }
+
+    fn next_finish(&mut self, stage: Option<u32>, next: Option<(u32, f64)>) {
+        let event = next.map_or(0, |(_, time)| self.push(time, stage.map_or(What::Flows, What::Stage)));
+        let job = next.map_or(0, |(job, _)| job);
+        match stage {
+            Some(stage) => {
+                self.stage_event[stage as usize] = event;
+                self.stage_job[stage as usize] = job;
+            }
+            None => {
+                self.flows_event = event;
+                self.flow_job = job;
+            }
+        }
     }
 
     /// The next session, and what it replays.
@@ -492,7 +496,7 @@ impl<'a> Simulation<'a> {
     /// Schedules what changed; if nothing further is due now, plans engines and reads the state.
     fn finish_instant_or_wait(&mut self) -> Result<(), RunError> {
         let now = self.driver.now;
-        let due_now = |driver: &mut Driver<'_>| driver.peek().is_some_and(|e| e.time() == now);
+        let due_now = |driver: &mut Driver<'_>| driver.list.due(now) && driver.peek().is_some_and(|e| e.time() == now);
         // Asked before the pass: see the invariants.
         let plan = !due_now(&mut self.driver);
         self.kernel.start_due(&mut self.driver, plan)?;
@@ -510,10 +514,9 @@ impl<'a> Simulation<'a> {
     fn read_state(&mut self) {
         let Self { kernel, driver, .. } = self;
         let now = driver.now;
-        let measured = &mut driver.measured;
-        kernel.drain_touched_pools(|pool, state| measured.pool(now, pool, state));
-        kernel.drain_touched_stages(|stage, state| measured.stage(now, stage, state));
-        measured.live(now, kernel.live());
+        kernel.drain_touched_pools(driver, |driver, pool, state| driver.measured.pool(now, pool, state));
+        kernel.drain_touched_stages(driver, |driver, stage, state| driver.measured.stage(now, stage, state));
+        driver.measured.live(now, kernel.live());
         kernel.drain_gauges(driver, |driver, gauge, value| driver.measured.gauge(now, gauge, value));
     }
 
