@@ -16,6 +16,7 @@ mod failure;
 mod flags;
 mod number;
 mod output;
+mod plan;
 mod program_file;
 mod report;
 mod resume;
@@ -44,6 +45,7 @@ enum Command {
     Ir(Box<command::ir::Ir>),
     Explain(Box<command::explain::Explain>),
     ExplainError(command::explain_error::ExplainError),
+    Plan(command::plan::Plan),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Ir(command) => command.execute(),
         Command::Explain(command) => command.execute(),
         Command::ExplainError(command) => command.execute(),
+        Command::Plan(command) => command.execute(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
