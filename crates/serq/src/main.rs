@@ -11,6 +11,7 @@
 //! ends with status 130; one whose reader went away ends quietly.
 
 mod command;
+mod drawing;
 mod dump;
 mod failure;
 mod flags;
@@ -45,6 +46,7 @@ enum Command {
     Ir(Box<command::ir::Ir>),
     Explain(Box<command::explain::Explain>),
     ExplainError(command::explain_error::ExplainError),
+    Draw(Box<command::draw::Draw>),
     Plan(command::plan::Plan),
 }
 
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Ir(command) => command.execute(),
         Command::Explain(command) => command.execute(),
         Command::ExplainError(command) => command.execute(),
+        Command::Draw(command) => command.execute(),
         Command::Plan(command) => command.execute(),
     };
     match outcome {
