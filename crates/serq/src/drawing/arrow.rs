@@ -91,7 +91,8 @@ pub(super) struct Ways<'n> {
     row_of: Vec<usize>,
 }
 
-fn row_of(rows: &[Range<usize>]) -> Vec<usize> {
+/// The row of every place.
+pub(super) fn row_of(rows: &[Range<usize>]) -> Vec<usize> {
     rows.iter().enumerate().flat_map(|(row, range)| range.clone().map(move |_| row)).collect()
 }
 
@@ -282,19 +283,20 @@ fn place_for_label(paths: &[Path], index: usize) -> Option<(f64, f64)> {
     if path.label.is_empty() || free <= 0.0 {
         return Some((at((end - start).abs() / 2.0), y + 4.0));
     }
-    let crossed = |x: f64| {
-        paths.iter().enumerate().filter(|(other, _)| *other != index).any(|(_, other)| {
-            let vertical = other.points.windows(2).any(|part| {
-                let ((x1, y1), (x2, y2)) = (part[0], part[1]);
-                x1 == x2 && (x1 - x).abs() < half && y1.min(y2) <= y + 8.0 && y1.max(y2) >= y - 8.0
-            });
-            let (label_x, label_y) = other.label_at;
-            let said = !other.label.is_empty()
-                && (label_y - y - 4.0).abs() < 12.0
-                && (label_x - x).abs() < half + ink::width(&other.label, ink::DETAIL) / 2.0;
-            vertical || said
-        })
-    };
+    // What is near the line at all: where it is, and how far from it the label's middle must be.
+    let mut near: Vec<(f64, f64)> = Vec::new();
+    for other in paths.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other) {
+        let across = |part: &&[(f64, f64)]| {
+            let (y1, y2) = (part[0].1, part[1].1);
+            part[0].0 == part[1].0 && y1.min(y2) <= y + 8.0 && y1.max(y2) >= y - 8.0
+        };
+        near.extend(other.points.windows(2).filter(across).map(|part| (part[0].0, half)));
+        let (label_x, label_y) = other.label_at;
+        if !other.label.is_empty() && (label_y - y - 4.0).abs() < 12.0 {
+            near.push((label_x, half + ink::width(&other.label, ink::DETAIL) / 2.0));
+        }
+    }
+    let crossed = |x: f64| near.iter().any(|&(at, apart)| (at - x).abs() < apart);
     let steps = (free / 6.0) as usize;
     let x = (0..=steps).map(|step| at(half + step as f64 * 6.0)).find(|&x| !crossed(x)).unwrap_or(at(half));
     Some((x, y + 4.0))

@@ -194,10 +194,8 @@ fn rows(cards: &[Card<'_>], gaps: &[f64], arrows: &[Arrow]) -> Vec<Range<usize>>
     let most = ROW_MAX.max(widest);
     let mut best = broken(cards, gaps, most);
     let between = |rows: &[Range<usize>]| {
-        arrows
-            .iter()
-            .filter(|arrow| !rows.iter().any(|row| row.contains(&arrow.from) && row.contains(&arrow.to)))
-            .count()
+        let row_of = arrow::row_of(rows);
+        arrows.iter().filter(|arrow| row_of[arrow.from] != row_of[arrow.to]).count()
     };
     let mut fewest = between(&best);
     let mut narrower = most;
