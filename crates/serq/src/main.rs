@@ -11,11 +11,13 @@
 //! ends with status 130; one whose reader went away ends quietly.
 
 mod command;
+mod drawing;
 mod dump;
 mod failure;
 mod flags;
 mod number;
 mod output;
+mod plan;
 mod program_file;
 mod report;
 mod resume;
@@ -44,6 +46,8 @@ enum Command {
     Ir(Box<command::ir::Ir>),
     Explain(Box<command::explain::Explain>),
     ExplainError(command::explain_error::ExplainError),
+    Draw(Box<command::draw::Draw>),
+    Plan(command::plan::Plan),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +60,8 @@ fn main() -> ExitCode {
         Command::Ir(command) => command.execute(),
         Command::Explain(command) => command.execute(),
         Command::ExplainError(command) => command.execute(),
+        Command::Draw(command) => command.execute(),
+        Command::Plan(command) => command.execute(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
