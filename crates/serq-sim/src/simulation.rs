@@ -121,6 +121,8 @@ pub fn simulate(
 struct Simulation<'a> {
     program: &'a Program,
     code: &'a Code,
+    /// Of the laws that time, draws and the trace decide.
+    arrivals: Option<Arrivals<'a>>,
     options: &'a Options,
     kernel: Kernel<'a>,
     driver: Driver<'a>,
@@ -130,8 +132,6 @@ struct Simulation<'a> {
     pool_family: Vec<u32>,
     stage_family: Vec<u32>,
     gauge_stale: Vec<bool>,
-    /// Of the laws that time, draws and the trace decide.
-    arrivals: Option<Arrivals<'a>>,
     events: u64,
     arrived: u64,
 }
@@ -318,6 +318,7 @@ impl<'a> Simulation<'a> {
         Self {
             program,
             code,
+            arrivals,
             options,
             driver: Driver {
                 now: 0.0,
@@ -344,7 +345,6 @@ impl<'a> Simulation<'a> {
             stage_family: code.stage_members().map(|(_, family, _)| family).collect(),
             gauge_stale: vec![true; program.gauges.len()],
             kernel,
-            arrivals,
             events: 0,
             arrived: 0,
         }
