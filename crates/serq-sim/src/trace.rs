@@ -1,7 +1,7 @@
 //! A trace of sessions: when each came, what each of its turns brings, and which prefixes
 //! they share.
 //!
-//! [`reader`] reads the formats; this module holds what was read, in a few long lists:
+//! `reader` reads the formats; this module holds what was read, in a few long lists:
 //!
 //! ```text
 //!   rows        in file order: new, out, think, forced
