@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::json::Number;
 
 /// The version this crate writes and reads.
-pub const IR_VERSION: u32 = 1;
+pub const IR_VERSION: u32 = 2;
 
 /// Most members one family of pools or stages may have.
 pub const MEMBERS_MAX: u32 = 65_536;
@@ -278,12 +278,49 @@ pub enum Arrive {
     None,
     /// First at 0, then exponential gaps of mean 1/rate.
     Poisson(Number),
+    /// A Poisson process whose rate changes in time; first at 0 where the first rate is not 0.
+    Steps {
+        /// At least one, one of them with a rate above 0. Only the last may go on for ever, and
+        /// only where nothing repeats.
+        pieces: Vec<Piece>,
+        /// After the last piece the first begins again; otherwise nobody comes any more.
+        repeat: bool,
+    },
+    /// The same with pieces of exponential lengths, whose means are the pieces' times; they
+    /// come in a circle.
+    Bursts {
+        /// At least two, one of them with a rate above 0.
+        pieces: Vec<Piece>,
+    },
+    /// At the trace's arrival times divided by this speed; session k replays trace session k.
+    Trace(Number),
     /// First after one gap; constants and draws only.
     Renewal(Expr),
     /// This many at 0, a new one whenever one ends.
     Closed(u32),
     /// This many at 0.
     Batch(u32),
+}
+
+impl Arrive {
+    /// Whether sessions come one after another, whatever becomes of those before. Their number
+    /// can be limited ([`Run::arrivals`]).
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Poisson(_) | Self::Steps { .. } | Self::Bursts { .. } | Self::Renewal(_) | Self::Trace(_) => true,
+            Self::None | Self::Closed(_) | Self::Batch(_) => false,
+        }
+    }
+}
+
+/// A stretch of time with one arrival rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Piece {
+    /// Arrivals a clock unit; finite, at least 0.
+    pub rate: Number,
+    /// How long, or how long on average; positive, finite but where said.
+    pub time: Number,
 }
 
 /// `trace "file" [ordered];`. The binary reads the file.

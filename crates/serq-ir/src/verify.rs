@@ -286,6 +286,18 @@ impl Verifier<'_> {
                 }
                 self.expr(gap, Moment::Gap)?;
             }
+            Arrive::Steps { pieces, repeat } => {
+                ensure(!pieces.is_empty(), || "an arrival rate of no pieces".into())?;
+                self.pieces(pieces, !repeat)?;
+            }
+            Arrive::Bursts { pieces } => {
+                ensure(pieces.len() >= 2, || "bursts of fewer than two pieces".into())?;
+                self.pieces(pieces, false)?;
+            }
+            Arrive::Trace(speed) => {
+                ensure(speed.0 > 0.0 && speed.0.is_finite(), || format!("a trace's speed of {}", speed.0))?;
+                ensure(w.trace.is_some(), || "arrivals of a trace, and no trace".into())?;
+            }
             Arrive::Closed(n) | Arrive::Batch(n) => {
                 ensure((1..=1_000_000).contains(n), || format!("{n} sessions, not 1 to 1000000"))?;
             }
@@ -295,6 +307,19 @@ impl Verifier<'_> {
         self.block(&w.turn, &mut body)
     }
 
+    fn pieces(&self, pieces: &[Piece], last_may_stay: bool) -> Check {
+        let mut sum = 0.0;
+        for (at, piece) in pieces.iter().enumerate() {
+            let (rate, time) = (piece.rate.0, piece.time.0);
+            ensure(rate >= 0.0 && rate.is_finite(), || format!("an arrival rate of {rate}"))?;
+            let stays = last_may_stay && at + 1 == pieces.len() && time == f64::INFINITY;
+            ensure(stays || (time > 0.0 && time.is_finite()), || format!("an arrival rate for a time of {time}"))?;
+            sum += if stays { 0.0 } else { time };
+        }
+        ensure(sum.is_finite(), || "arrival rates for an infinite time".into())?;
+        ensure(pieces.iter().any(|piece| piece.rate.0 > 0.0), || "no arrival rate above 0".into())
+    }
+
     fn run(&self) -> Check {
         let run = &self.program.run;
         ensure(run.horizon.0 > 0.0 && run.horizon.0.is_finite(), || format!("a horizon of {}", run.horizon.0))?;
@@ -302,8 +327,9 @@ impl Verifier<'_> {
             format!("a warm-up of {} before a horizon of {}", run.warmup.0, run.horizon.0)
         })?;
         if let Some(arrivals) = run.arrivals {
-            let limited = matches!(self.program.workload.arrive, Arrive::Poisson(_) | Arrive::Renewal(_));
-            ensure(arrivals >= 1 && limited, || "`arrivals` without arrivals to limit".into())?;
+            ensure(arrivals >= 1 && self.program.workload.arrive.is_open(), || {
+                "`arrivals` without arrivals to limit".into()
+            })?;
         }
         Ok(())
     }
@@ -680,6 +706,33 @@ mod tests {
             refused(|p| p.pools[0].order = Order::By(vec![Expr::Draw(Law::Exp, vec![Expr::Number(Number(1.0))])])),
             "pool `kv`: a draw in queue keys"
         );
+    }
+
+    #[test]
+    fn arrival_laws_are_possible() {
+        let number = |value: f64| Number(value);
+        let piece = |rate: f64, time: f64| Piece { rate: number(rate), time: number(time) };
+        let stays = vec![piece(1.0, 2.0), piece(0.0, f64::INFINITY)];
+        let mut p = program();
+        p.workload.arrive = Arrive::Steps { pieces: stays.clone(), repeat: false };
+        assert_eq!(verify(&p), Ok(()));
+        for (law, what) in [
+            (Arrive::Steps { pieces: Vec::new(), repeat: false }, "an arrival rate of no pieces"),
+            (Arrive::Steps { pieces: stays.clone(), repeat: true }, "an arrival rate for a time of inf"),
+            (Arrive::Steps { pieces: vec![piece(1.0, 0.0)], repeat: true }, "an arrival rate for a time of 0"),
+            (Arrive::Steps { pieces: vec![piece(-1.0, 1.0)], repeat: true }, "an arrival rate of -1"),
+            (Arrive::Steps { pieces: vec![piece(0.0, 1.0)], repeat: true }, "no arrival rate above 0"),
+            (
+                Arrive::Steps { pieces: vec![piece(1.0, 1e308), piece(1.0, 1e308)], repeat: true },
+                "arrival rates for an infinite time",
+            ),
+            (Arrive::Bursts { pieces: vec![piece(1.0, 1.0)] }, "bursts of fewer than two pieces"),
+            (Arrive::Bursts { pieces: stays }, "an arrival rate for a time of inf"),
+            (Arrive::Trace(number(0.0)), "a trace's speed of 0"),
+            (Arrive::Trace(number(1.0)), "arrivals of a trace, and no trace"),
+        ] {
+            assert_eq!(refused(|p| p.workload.arrive = law), what);
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ use crate::preemption::Room;
 use crate::session::{Status, compare};
 use crate::world::{Action, Result, World};
 
+/// Most units one hold or growth takes: a hundred million of them are still a number.
+const AMOUNT_MAX: f64 = 1e300;
+
 /// A hold a session is inside of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenHold {
@@ -158,8 +161,11 @@ impl<'p> Kernel<'p> {
 
     fn check_amount(&self, slot: u32, amount: f64, what: &str) -> Result<()> {
         self.check_fault()?;
-        if amount >= 0.0 && amount.is_finite() {
+        if (0.0..=AMOUNT_MAX).contains(&amount) {
             return Ok(());
+        }
+        if amount.is_finite() && amount > 0.0 {
+            return Err(self.fault_at(format!("{what}: {amount:e}, at most {AMOUNT_MAX:e} is meant"), slot));
         }
         Err(self.fault_at(format!("{what}: {amount}, a finite amount of at least 0 is meant"), slot))
     }

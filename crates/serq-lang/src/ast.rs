@@ -367,14 +367,34 @@ pub enum WorkloadItem {
 pub enum Arrive {
     /// `poisson(rate)`
     Poisson(Expr),
+    /// `poisson(rate) for time, (rate) for time, repeat`
+    Steps {
+        /// At least one. Only the last may have no time, and only without `repeat`.
+        pieces: Vec<Piece>,
+        /// `repeat`
+        repeat: bool,
+    },
+    /// `bursts(rate) for mean, (rate) for mean`
+    Bursts(Vec<Piece>),
     /// `renewal(gap)`
     Renewal(Expr),
     /// `closed(n)`
     Closed(Expr),
     /// `batch(n)`
     Batch(Expr),
+    /// `trace` or `trace(speed)`, and where the word stands
+    Trace(Option<Expr>, Span),
     /// `none`
     None,
+}
+
+/// `(rate) for time`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// In the parentheses.
+    pub rate: Expr,
+    /// After `for`.
+    pub time: Option<Expr>,
 }
 
 /// `session { … }` or `server { … }`

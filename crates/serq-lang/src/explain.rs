@@ -89,6 +89,7 @@ pages! {
     "too-deep",
     "too-large",
     "too-many-errors",
+    "trace-missing",
     "transfer-nowhere",
     "two-sessions",
     "unclosed-block",

@@ -7,6 +7,7 @@
 //! Every arrow returns a value and diagnostics; none of them fails, and none opens
 //! a file: the input is a [`source::SourceMap`] somebody filled.
 
+mod arrival;
 pub mod ast;
 mod call;
 mod compile;

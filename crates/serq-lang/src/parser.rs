@@ -20,6 +20,7 @@
 //! - One token is reported at most once, and a token the lexer reported never.
 //! - A tree without diagnostics covers every token.
 
+mod arrival;
 mod expression;
 mod item;
 mod mistake;

@@ -60,6 +60,15 @@ fn operator(op: Binary) -> (&'static str, u8) {
     }
 }
 
+/// `(2) for 600, (8) for 300`
+fn pieces(pieces: &[ir::Piece]) -> String {
+    let piece = |piece: &ir::Piece| {
+        let time = if piece.time.0.is_finite() { format!(" for {}", number(piece.time.0)) } else { String::new() };
+        format!("({}){time}", number(piece.rate.0))
+    };
+    pieces.iter().map(piece).collect::<Vec<_>>().join(", ")
+}
+
 /// A number the lexer reads back to the same double.
 fn number(value: f64) -> String {
     if value.is_infinite() {
@@ -216,6 +225,12 @@ impl<'p> Printer<'p> {
         let law = match &w.arrive {
             ir::Arrive::None => "none".to_string(),
             ir::Arrive::Poisson(rate) => format!("poisson({})", number(rate.0)),
+            ir::Arrive::Steps { pieces: all, repeat } => {
+                format!("poisson{}{}", pieces(all), if *repeat { ", repeat" } else { "" })
+            }
+            ir::Arrive::Bursts { pieces: all } => format!("bursts{}", pieces(all)),
+            ir::Arrive::Trace(speed) if speed.0 == 1.0 => "trace".to_string(),
+            ir::Arrive::Trace(speed) => format!("trace({})", number(speed.0)),
             ir::Arrive::Renewal(gap) => format!("renewal({})", self.expr(gap, 0)),
             ir::Arrive::Closed(n) => format!("closed({n})"),
             ir::Arrive::Batch(n) => format!("batch({n})"),

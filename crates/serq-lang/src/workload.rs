@@ -3,19 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use serq_ir as ir;
 use serq_ir::json::Number;
-use serq_ir::{self as ir};
 
 use crate::ast::{self, Item, RunFieldKind, StmtKind, WorkloadItem};
 use crate::fold;
 use crate::link::Linker;
-use crate::moment::Clause;
 use crate::resolve::{Reported, Result};
 use crate::scope::Room;
 use crate::source::Span;
-
-/// Most sessions of `closed` and `batch`.
-const SESSIONS_MAX: f64 = 1e6;
 
 impl<'a> Linker<'a> {
     /// The workload and the session.
@@ -136,6 +132,15 @@ impl<'a> Linker<'a> {
                 None => linked.trace = Some(ir::Trace { path, ordered: false }),
             }
         }
+        let replays = workload.items.iter().find_map(|item| match item {
+            WorkloadItem::Arrive(ast::Arrive::Trace(_, word), _) => Some(*word),
+            _ => None,
+        });
+        if let (None, Some(word)) = (&linked.trace, replays) {
+            self.error("trace-missing", word, "arrivals of a trace, and the workload names none")
+                .help("add `trace \"requests.csv\";`")
+                .done(self);
+        }
         (linked, session.map(|s| (at, s)))
     }
 
@@ -179,61 +184,6 @@ impl<'a> Linker<'a> {
                 }
             }
         }
-    }
-
-    fn arrive(&mut self, law: &'a ast::Arrive) -> Result<ir::Arrive> {
-        Ok(match law {
-            ast::Arrive::None => ir::Arrive::None,
-            ast::Arrive::Poisson(e) => {
-                let rate = self.constant(e, "the rate of `poisson`")?;
-                if !(rate > 0.0 && rate.is_finite()) {
-                    return Err(self
-                        .error(
-                            "bad-constant",
-                            e.span,
-                            format!("a rate of {rate} is not positive and finite", rate = fold::show(rate)),
-                        )
-                        .help("arrivals in one unit of time, such as `poisson(0.5)`")
-                        .done(self));
-                }
-                ir::Arrive::Poisson(Number(rate))
-            }
-            ast::Arrive::Renewal(e) => {
-                let scope = self.program;
-                let gap = self.expr(e, scope, Clause::Gap)?;
-                if let Some(value) = fold::value(&gap)
-                    && !(value > 0.0 && value.is_finite())
-                {
-                    return Err(self
-                        .error(
-                            "bad-constant",
-                            e.span,
-                            format!("a gap of {value} is not positive and finite", value = fold::show(value)),
-                        )
-                        .done(self));
-                }
-                ir::Arrive::Renewal(gap)
-            }
-            ast::Arrive::Closed(e) => ir::Arrive::Closed(self.sessions(e, "closed")?),
-            ast::Arrive::Batch(e) => ir::Arrive::Batch(self.sessions(e, "batch")?),
-        })
-    }
-
-    fn sessions(&mut self, e: &'a ast::Expr, word: &str) -> Result<u32> {
-        let value = self.constant(e, "the number of sessions")?;
-        if value >= 1.0 && value.fract() == 0.0 && value <= SESSIONS_MAX {
-            return Ok(value as u32);
-        }
-        Err(self
-            .error(
-                "bad-constant",
-                e.span,
-                format!(
-                    "`{word}` takes a whole number from 1 to {SESSIONS_MAX}, not {value}",
-                    value = fold::show(value)
-                ),
-            )
-            .done(self))
     }
 
     /// The run's settings; what the caller gives wins.
@@ -296,13 +246,10 @@ impl<'a> Linker<'a> {
             "a whole number, at least 1",
         );
         let place = |word: &str| given.get(word).map(|(f, _)| f.value.span);
-        if arrivals.is_ok_and(|a| a.is_some())
-            && !matches!(workload.arrive, ir::Arrive::Poisson(_) | ir::Arrive::Renewal(_))
-            && !self.broken
-        {
+        if arrivals.is_ok_and(|a| a.is_some()) && !workload.arrive.is_open() && !self.broken {
             let at = if self.overrides.arrivals.is_some() { None } else { place("arrivals") };
-            self.error("bad-run", at, "`arrivals` limits `poisson` and `renewal` arrivals, and there are none")
-                .help("`batch(n)` and `closed(n)` say their number themselves")
+            self.error("bad-run", at, "`arrivals` limits sessions that come one after another, and none do")
+                .help("it goes with `poisson`, `bursts`, `renewal` and `trace`; `batch(n)` and `closed(n)` say their number themselves")
                 .done(self);
         }
         let horizon = match horizon? {

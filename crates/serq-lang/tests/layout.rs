@@ -32,6 +32,18 @@ fn an_untidy_program_is_laid_out() {
 }
 
 #[test]
+fn arrival_laws_stand_close_to_their_parentheses() {
+    let text = laid_out("workload{arrive poisson (2)for 600,(8) for 2*150 , repeat;}");
+    expect!["workload { arrive poisson(2) for 600, (8) for 2 * 150, repeat; }\n"].assert_eq(&text);
+    let text = laid_out("workload { arrive bursts( 8 ) for(10), (0.5)for 50; hidden for, repeat, trace; }");
+    expect!["workload { arrive bursts(8) for (10), (0.5) for 50; hidden for, repeat, trace; }\n"].assert_eq(&text);
+    let text = laid_out("workload { arrive trace (2); trace \"a.csv\" ; }");
+    expect!["workload { arrive trace(2); trace \"a.csv\"; }\n"].assert_eq(&text);
+    let text = laid_out("workload { arrive trace ; trace \"a.csv\" ; }");
+    expect!["workload { arrive trace; trace \"a.csv\"; }\n"].assert_eq(&text);
+}
+
+#[test]
 fn no_comment_is_lost() {
     let count = |text: &str| text.matches("//").count() + text.matches("/*").count();
     for text in [CHAT, PAIR, UNTIDY] {

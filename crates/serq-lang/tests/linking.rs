@@ -136,6 +136,26 @@ fn a_program_with_everything_is_the_same_without_sugar() {
     );
 }
 
+#[test]
+fn every_arrival_law_is_the_same_without_sugar() {
+    for law in [
+        "none",
+        "batch(3)",
+        "closed(3)",
+        "renewal(2 + ~exp(1))",
+        "poisson(1 / 3)",
+        "poisson(n) for 600, (0) for 2 * 150, (8) for 1e-3, repeat",
+        "poisson(n) for 600, (8) for n",
+        "poisson(0) for 600, (8)",
+        "bursts(8) for 10, (0) for 50",
+        "bursts(8) for 10, (n) for 50, (0.5) for 1",
+        "trace",
+        "trace(n / 4)",
+    ] {
+        check(None, &format!("let n = 2; workload {{ arrive {law}; trace \"a.csv\"; }} run {{ horizon 10; }}"));
+    }
+}
+
 /// Substitution must not take more stack than a test's thread has, nor more time than
 /// anybody waits.
 #[test]

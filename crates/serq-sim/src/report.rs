@@ -283,6 +283,8 @@ pub enum NoteKind {
     OverCap,
     /// Statistics above the exact bound.
     Sketched,
+    /// Wrong rows of the trace were left out.
+    Skipped,
 }
 
 /// A member as messages write it: `kv`, or `kv[3]` of a family.

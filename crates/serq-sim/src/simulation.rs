@@ -20,6 +20,7 @@ use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
 use serq_kernel::{Action, Arrival, Code, Fault, Kernel, Purpose, Stream, TraceTurn, World};
 
+use crate::arrival::Arrivals;
 use crate::draws::Draws;
 use crate::event::{Event, EventList, What};
 use crate::leap::{Leaps, StepRun};
@@ -114,12 +115,16 @@ pub fn simulate(
     watch: &mut dyn FnMut(f64, u64) -> bool,
 ) -> Result<Outcome, RunError> {
     let code = Code::new(program);
-    Simulation::new(program, &code, trace, options).run(watch)
+    let arrivals = Arrivals::new(&program.workload.arrive, trace, &Draws::new(program.run.seed))
+        .map_err(|message| RunError::at_time(0.0, message))?;
+    Simulation::new(program, &code, trace, arrivals, options).run(watch)
 }
 
 struct Simulation<'a> {
     program: &'a Program,
     code: &'a Code,
+    /// Of the laws that time, draws and the trace decide.
+    arrivals: Option<Arrivals<'a>>,
     options: &'a Options,
     kernel: Kernel<'a>,
     driver: Driver<'a>,
@@ -165,9 +170,9 @@ impl World for Driver<'_> {
     }
 
     fn trace_turn(&mut self, trace_session: u32, turn: u64) -> Option<TraceTurn> {
-        let turns = &self.trace?.sessions[trace_session as usize];
-        let row = turns.get(turn as usize - 1)?;
-        let more = (turn as usize) < turns.len();
+        let trace = self.trace?;
+        let row = trace.turn(trace_session, turn - 1)?;
+        let more = turn < u64::from(trace.turns(trace_session));
         Some(TraceTurn { new: row.new, out: row.out, think: row.think, more, forced: row.forced })
     }
 
@@ -259,7 +264,7 @@ impl Driver<'_> {
         let serial = self.serial_next;
         self.serial_next += 1;
         let trace_session = self.trace.map(|trace| {
-            let count = trace.sessions.len() as u64;
+            let count = u64::from(trace.sessions());
             if self.trace_ordered {
                 (serial % count) as u32
             } else {
@@ -341,19 +346,27 @@ impl Driver<'_> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(program: &'a Program, code: &'a Code, trace: Option<&'a TraceFile>, options: &'a Options) -> Self {
+    fn new(
+        program: &'a Program,
+        code: &'a Code,
+        trace: Option<&'a TraceFile>,
+        arrivals: Option<Arrivals<'a>>,
+        options: &'a Options,
+    ) -> Self {
         let kernel = Kernel::new(code, options.strict);
         let measured = Measurements::new(program, &kernel, options);
         let stages = kernel.stages() as usize;
         Self {
             program,
             code,
+            arrivals,
             options,
             driver: Driver {
                 now: 0.0,
                 draws: Draws::new(program.run.seed),
                 trace,
-                trace_ordered: program.workload.trace.as_ref().is_some_and(|t| t.ordered),
+                trace_ordered: program.workload.trace.as_ref().is_some_and(|t| t.ordered)
+                    || matches!(program.workload.arrive, Arrive::Trace(_)),
                 replaces: matches!(program.workload.arrive, Arrive::Closed(_)),
                 serial_next: 0,
                 list: EventList::default(),
@@ -385,13 +398,11 @@ impl<'a> Simulation<'a> {
         }
         match &self.program.workload.arrive {
             Arrive::None => {}
-            Arrive::Poisson(_) => {
-                self.driver.push(0.0, What::Arrival);
-            }
-            Arrive::Renewal(_) => {
-                let gap = self.kernel.gap(&mut self.driver)?;
-                self.driver.push(gap, What::Arrival);
-            }
+            Arrive::Poisson(_)
+            | Arrive::Steps { .. }
+            | Arrive::Bursts { .. }
+            | Arrive::Renewal(_)
+            | Arrive::Trace(_) => self.schedule_arrival(0.0)?,
             Arrive::Closed(n) | Arrive::Batch(n) => {
                 let arrivals: Vec<Arrival> = (0..*n).map(|_| self.driver.arrival()).collect();
                 self.kernel.tell_arrived(&mut self.driver, 0.0, arrivals)?;
@@ -480,17 +491,23 @@ impl<'a> Simulation<'a> {
     fn tell_arrival(&mut self, now: f64) -> Result<(), RunError> {
         self.arrived += 1;
         if self.program.run.arrivals.is_none_or(|max| self.arrived < max) {
-            let gap = match &self.program.workload.arrive {
-                Arrive::Poisson(rate) => {
-                    let stream = Stream { purpose: Purpose::Arrivals, owner: 0, turn: 0, counter: self.arrived };
-                    -libm::log(1.0 - self.driver.draws.uniform(stream)) / rate.0
-                }
-                _ => self.kernel.gap(&mut self.driver)?,
-            };
-            self.driver.push(now + gap, What::Arrival);
+            self.schedule_arrival(now)?;
         }
         let arrival = self.driver.arrival();
         Ok(self.kernel.tell_arrived(&mut self.driver, now, [arrival])?)
+    }
+
+    /// The arrival after that at `last`; the first, before any came.
+    fn schedule_arrival(&mut self, last: f64) -> Result<(), RunError> {
+        let time = match &mut self.arrivals {
+            Some(law) => law
+                .next(&self.driver.draws, self.arrived, last)
+                .map_err(|message| RunError::at_time(last, message))?
+                .unwrap_or(f64::INFINITY),
+            None => last + self.kernel.gap(&mut self.driver)?,
+        };
+        self.driver.push(time, What::Arrival);
+        Ok(())
     }
 
     /// Schedules what changed; if nothing further is due now, plans engines and reads the state.
@@ -550,6 +567,11 @@ impl<'a> Simulation<'a> {
         if clamped > 0 {
             let text = format!("{clamped} run(s) of negative work took no time (--strict stops at them)");
             notes.push(Note { kind: NoteKind::Clamped, text });
+        }
+        let skipped = self.driver.trace.map_or(0, TraceFile::skipped);
+        if skipped > 0 {
+            let text = format!("{skipped} wrong row(s) of the trace were left out (--skip-bad)");
+            notes.push(Note { kind: NoteKind::Skipped, text });
         }
         if self.driver.peek().is_none() && self.kernel.live() > 0 {
             let text = format!(

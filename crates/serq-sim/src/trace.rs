@@ -1,22 +1,41 @@
-//! A trace of sessions: what each turn brings.
+//! A trace of sessions: when each came, what each of its turns brings, and which prefixes
+//! they share.
+//!
+//! `reader` reads the formats; this module holds what was read, in a few long lists:
 //!
 //! ```text
-//!   session,turn,new,out,think,forced      header: may be absent, columns go by place
-//!   # the morning's chats                  skipped, like a blank line
-//!   7,1,120,40,3.5                         forced is 0
-//!   7,2,60,25,0,1
+//!   rows        in file order: new, out, think, forced
+//!   starts      session s has the turns starts[s] … starts[s + 1]
+//!   order       of each turn its row; empty where sessions stand in file order anyway
+//!   arrivals    of each session its time; empty where the file has none
+//!   block_ends  of each row the end of its block ids in `blocks`; empty where the file has none
 //! ```
 //!
-//! Rows of one session need not stand together; its turns are in file order, and
-//! sessions are numbered by their first row.
+//! # Invariants
+//!
+//! - There is a session at least, and each has a turn at least.
+//! - Sessions are numbered by their first row; a session's turns are in file order.
+//! - Arrival times are finite, at least 0, and never fall.
 
-use std::collections::HashMap;
+mod format;
+mod reader;
+
+pub use reader::{BadRows, TraceError};
+
+/// Tokens of a block of a Mooncake trace [Qin FAST'25 §4].
+const MOONCAKE_BLOCK: f64 = 512.0;
 
 /// Sessions in order of their first row; each its turns in file order.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TraceFile {
-    /// Per session, per turn.
-    pub sessions: Vec<Vec<TraceTurn>>,
+    rows: Vec<TraceTurn>,
+    starts: Vec<u32>,
+    order: Vec<u32>,
+    arrivals: Vec<f64>,
+    blocks: Vec<u64>,
+    block_ends: Vec<usize>,
+    format: Format,
+    skipped: u64,
 }
 
 /// One row.
@@ -32,113 +51,75 @@ pub struct TraceTurn {
     pub forced: f64,
 }
 
-/// Column names, for messages.
-const COLUMNS: [&str; 6] = ["session", "turn", "new", "out", "think", "forced"];
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `session,turn,new,out,think[,forced[,at]]`: sessions of turns.
+    Turns,
+    /// A JSON object a line: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
+    Mooncake,
+    /// `TIMESTAMP,ContextTokens,GeneratedTokens`.
+    Azure,
+}
 
 impl TraceFile {
-    /// Reads `session,turn,new,out,think[,forced]` rows.
+    /// How many sessions there are.
+    pub fn sessions(&self) -> u32 {
+        self.starts.len() as u32 - 1
+    }
+
+    /// How many turns a session has. Sessions are numbered from 0.
+    pub fn turns(&self, session: u32) -> u32 {
+        self.starts[session as usize + 1] - self.starts[session as usize]
+    }
+
+    /// How many rows were read, skipped ones left out.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// What a turn brings; turns are numbered from 0. `None` past the last.
+    pub fn turn(&self, session: u32, turn: u64) -> Option<TraceTurn> {
+        (turn < u64::from(self.turns(session))).then(|| self.rows[self.row(session, turn as u32)])
+    }
+
+    /// When each session came, never falling; `None` where the file does not say.
     ///
-    /// The header `session,turn,new,out,think[,forced]` may come first, columns go by place, blank lines and `#` lines are skipped.
-    ///
-    /// # Errors
-    ///
-    /// One sentence with the line number: wrong column count, not a number, negative or not finite,
-    /// no rows.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut sessions: Vec<Vec<TraceTurn>> = Vec::new();
-        // Looked up, never walked: the order of sessions is the file's.
-        let mut number_of: HashMap<u64, usize> = HashMap::new();
-        let mut header_may_come = true;
-        for (line, row) in text.lines().enumerate() {
-            let (line, row) = (line + 1, row.trim());
-            if row.is_empty() || row.starts_with('#') {
-                continue;
-            }
-            let fields: Vec<&str> = row.split(',').map(str::trim).collect();
-            // Columns go by place, so a header in another order is a mistake, not a header.
-            let named = fields.iter().zip(COLUMNS).all(|(field, name)| field.eq_ignore_ascii_case(name));
-            let is_header = header_may_come && named && (5..=6).contains(&fields.len());
-            header_may_come = false;
-            if is_header {
-                continue;
-            }
-            let values = numbers(&fields).map_err(|what| format!("line {line}: {what}"))?;
-            let [session, _, new, out, think, forced] = values;
-            let number = *number_of.entry(session.to_bits()).or_insert_with(|| {
-                sessions.push(Vec::new());
-                sessions.len() - 1
-            });
-            sessions[number].push(TraceTurn { new, out, think, forced });
+    /// Seconds from the first row where the file has timestamps (Mooncake, Azure); the clock's
+    /// time as it stands in the column `at`.
+    pub fn arrivals(&self) -> Option<&[f64]> {
+        (!self.arrivals.is_empty()).then_some(&self.arrivals[..])
+    }
+
+    /// The identities of a turn's prompt blocks of [`TraceFile::block`] tokens, in order: equal ids are
+    /// equal prefixes up to and with that block. The last may be filled in part. Empty where the
+    /// file has none, and past the last turn.
+    pub fn blocks(&self, session: u32, turn: u64) -> &[u64] {
+        if self.block_ends.is_empty() || turn >= u64::from(self.turns(session)) {
+            return &[];
         }
-        if sessions.is_empty() {
-            return Err("no rows: a trace has lines of `session,turn,new,out,think[,forced]`".into());
-        }
-        Ok(Self { sessions })
-    }
-}
-
-fn numbers(fields: &[&str]) -> Result<[f64; 6], String> {
-    if !(5..=6).contains(&fields.len()) {
-        let columns = if fields.len() == 1 { "column" } else { "columns" };
-        return Err(format!("{} {columns}, a row is `session,turn,new,out,think[,forced]`", fields.len()));
-    }
-    let mut values = [0.0; 6];
-    for (place, field) in fields.iter().enumerate() {
-        let name = COLUMNS[place];
-        let value: f64 = field.parse().map_err(|_| format!("`{name}` is `{field}`, not a number"))?;
-        if !value.is_finite() || value < 0.0 {
-            return Err(format!("`{name}` is {field}, it must be finite and not negative"));
-        }
-        // -0 and 0 are one session.
-        values[place] = value + 0.0;
-    }
-    Ok(values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn turn(new: f64, out: f64, think: f64, forced: f64) -> TraceTurn {
-        TraceTurn { new, out, think, forced }
+        let row = self.row(session, turn as u32);
+        let start = row.checked_sub(1).map_or(0, |before| self.block_ends[before]);
+        &self.blocks[start..self.block_ends[row]]
     }
 
-    #[test]
-    fn sessions_are_numbered_by_their_first_row_and_keep_file_order() {
-        let text =
-            "session,turn,new,out,think,forced\r\n# note\r\n\r\n9,1,10,2,0.5\r\n4, 1, 7,1,0,1\r\n9,2,3,4,1e2\r\n";
-        let trace = TraceFile::parse(text).unwrap();
-        assert_eq!(
-            trace.sessions,
-            vec![vec![turn(10.0, 2.0, 0.5, 0.0), turn(3.0, 4.0, 100.0, 0.0)], vec![turn(7.0, 1.0, 0.0, 1.0)]]
-        );
+    /// How many tokens a block has, where the file names blocks.
+    pub fn block(&self) -> Option<f64> {
+        (self.format == Format::Mooncake).then_some(MOONCAKE_BLOCK)
     }
 
-    #[test]
-    fn the_header_may_be_absent() {
-        assert_eq!(TraceFile::parse("0,1,5,6,7").unwrap().sessions, vec![vec![turn(5.0, 6.0, 7.0, 0.0)]]);
+    /// How the file was written.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
-    #[test]
-    fn a_wrong_row_is_named_by_its_line() {
-        for (text, error) in [
-            ("session,turn,new,out,think\n0,1,-5,6,7", "line 2: `new` is -5, it must be finite and not negative"),
-            ("0,1,5,inf,7", "line 1: `out` is inf, it must be finite and not negative"),
-            ("\n\n0,1,5,6,nan", "line 3: `think` is nan, it must be finite and not negative"),
-            ("0,1,5,6,1e999", "line 1: `think` is 1e999, it must be finite and not negative"),
-            ("0,1,x,6,7", "line 1: `new` is `x`, not a number"),
-            ("0,1,5,6", "line 1: 4 columns, a row is `session,turn,new,out,think[,forced]`"),
-            ("0", "line 1: 1 column, a row is `session,turn,new,out,think[,forced]`"),
-            ("0,1,5,6,7,8,9", "line 1: 7 columns, a row is `session,turn,new,out,think[,forced]`"),
-            ("0,1,,6,7", "line 1: `new` is ``, not a number"),
-            ("a,b,c,d,e\n0,1,5,6,7", "line 1: `session` is `a`, not a number"),
-            ("turn,session,new,out,think\n1,0,5,6,7", "line 1: `session` is `turn`, not a number"),
-            ("0;1;5;6;7\n0,1,5,6,7", "line 1: 1 column, a row is `session,turn,new,out,think[,forced]`"),
-            ("", "no rows: a trace has lines of `session,turn,new,out,think[,forced]`"),
-            ("session,turn,new,out,think\n", "no rows: a trace has lines of `session,turn,new,out,think[,forced]`"),
-        ] {
-            assert_eq!(TraceFile::parse(text).unwrap_err(), error, "{text:?}");
-        }
+    /// Wrong rows that were left out ([`BadRows::Skip`]).
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    fn row(&self, session: u32, turn: u32) -> usize {
+        let at = (self.starts[session as usize] + turn) as usize;
+        self.order.get(at).map_or(at, |&row| row as usize)
     }
 }

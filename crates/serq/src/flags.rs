@@ -61,13 +61,21 @@ pub(crate) struct SettingFlags {
     #[arg(long, value_name = "TIME", value_parser = not_negative, allow_negative_numbers = true)]
     pub(crate) warmup: Option<f64>,
 
-    /// Stop after this many arrivals (with `poisson` and `renewal`)
+    /// Stop after this many arrivals (where sessions come one after another)
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) arrivals: Option<u64>,
 
     /// The workload's trace, instead of the program's
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<String>,
+
+    /// How fast an `arrive trace` goes through its arrivals: 2 is in half the time
+    #[arg(long, value_name = "FACTOR", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) speed: Option<f64>,
+
+    /// Leave out the trace's wrong rows, and count them in the report's notes
+    #[arg(long)]
+    pub(crate) skip_bad: bool,
 }
 
 impl SettingFlags {
@@ -110,6 +118,10 @@ pub(crate) struct LimitFlags {
     /// Fail after this many events
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) max_events: Option<u64>,
+
+    /// Take every engine step singly: the same figures, slower
+    #[arg(long)]
+    pub(crate) no_leap: bool,
 
     /// Fail after this many seconds of real time
     #[arg(long, value_name = "SECONDS", value_parser = positive, allow_negative_numbers = true)]

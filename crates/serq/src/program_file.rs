@@ -4,15 +4,16 @@
 //! object, and no program text begins with `{`. Paths in a program are relative to
 //! the program; paths on the command line to where the command runs.
 
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use serq_ir::{Place, Program};
+use flate2::bufread::MultiGzDecoder;
+use serq_ir::{Arrive, Place, Program};
 use serq_lang::diagnostic::{self, Diagnostic, Severity, Style};
 use serq_lang::source::{SourceMap, Span};
 use serq_sim::RunError;
-use serq_sim::trace::TraceFile;
+use serq_sim::trace::{BadRows, TraceError, TraceFile};
 
 use crate::failure::Failure;
 use crate::flags::{MessageFlags, MessageFormat, ProgramFlags, SettingFlags};
@@ -98,7 +99,8 @@ impl ProgramFile {
                 let wrong = diagnostics.iter().any(|found| found.severity == Severity::Error);
                 match program {
                     Some(mut program) if !wrong => {
-                        replace_trace(&mut program, settings);
+                        replace_trace(&mut program, settings)
+                            .map_err(|what| Failure::Failed(format!("{}: {what}", self.path)))?;
                         Ok(Linked { program, sources, warnings: diagnostics })
                     }
                     _ => {
@@ -143,10 +145,23 @@ impl ProgramFile {
             // Joining an absolute path answers that path.
             None => Path::new(&self.path).parent().unwrap_or(Path::new("")).join(&trace.path),
         };
-        let bytes = fs::read(&path).map_err(|error| output::cannot("read the trace", &path, &error))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| output::cannot("read the trace", &path, &io::ErrorKind::InvalidData.into()))?;
-        let rows = TraceFile::parse(&text).map_err(|what| Failure::Failed(format!("{}: {what}", path.display())))?;
+        let cannot = |error: io::Error| output::cannot("read the trace", &path, &error);
+        let bad_rows = if settings.skip_bad { BadRows::Skip } else { BadRows::Refuse };
+        let read = open_unpacked(&path).map_err(cannot)?;
+        let rows = TraceFile::read(read, bad_rows).map_err(|error| match error {
+            TraceError::Unreadable(error) => cannot(error),
+            wrong @ TraceError::Wrong { .. } => {
+                Failure::Failed(format!("{}: {wrong}\n  --skip-bad leaves such rows out", path.display()))
+            }
+            TraceError::Empty => Failure::Failed(format!("{}: {error}", path.display())),
+        })?;
+        if matches!(program.workload.arrive, Arrive::Trace(_)) && rows.arrivals().is_none() {
+            return Err(Failure::Failed(format!(
+                "{} does not say when its sessions came, and {} has `arrive trace`: add a seventh column `at`, or write another law such as `arrive poisson(1)`",
+                path.display(),
+                self.path
+            )));
+        }
         Ok(Some(rows))
     }
 
@@ -206,6 +221,18 @@ pub(crate) fn read_text(path: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| output::cannot("read", name, &io::ErrorKind::InvalidData.into()))
 }
 
+/// A file's content, unpacked if its first bytes say that it is gzip's, whatever its name is.
+fn open_unpacked(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    const GZIP: [u8; 2] = [0x1f, 0x8b];
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut read = BufReader::with_capacity(1 << 16, file);
+    let packed = read.fill_buf()?.starts_with(&GZIP);
+    Ok(if packed { Box::new(BufReader::new(MultiGzDecoder::new(read))) } else { Box::new(read) })
+}
+
 /// What can still be changed in an IR.
 fn override_run(program: &mut Program, settings: &SettingFlags, seed: Option<u64>) -> Result<(), String> {
     let run = &mut program.run;
@@ -216,19 +243,23 @@ fn override_run(program: &mut Program, settings: &SettingFlags, seed: Option<u64
     if run.warmup >= run.horizon {
         return Err(format!("the warm-up {} must be below the horizon {}", run.warmup.0, run.horizon.0));
     }
-    let counted = matches!(program.workload.arrive, serq_ir::Arrive::Poisson(_) | serq_ir::Arrive::Renewal(_));
-    if settings.arrivals.is_some() && !counted {
-        return Err("--arrivals counts the arrivals of `poisson` and `renewal` only".into());
+    if settings.arrivals.is_some() && !program.workload.arrive.is_open() {
+        return Err("--arrivals counts sessions that come one after another, and none do".into());
     }
-    replace_trace(program, settings);
-    Ok(())
+    replace_trace(program, settings)
 }
 
-/// A printed IR names the trace it is to run with.
-fn replace_trace(program: &mut Program, settings: &SettingFlags) {
+/// A printed IR names the trace it is to run with, and its speed.
+fn replace_trace(program: &mut Program, settings: &SettingFlags) -> Result<(), String> {
     if let (Some(path), Some(trace)) = (&settings.trace, &mut program.workload.trace) {
         trace.path.clone_from(path);
     }
+    match (settings.speed, &mut program.workload.arrive) {
+        (None, _) => {}
+        (Some(given), Arrive::Trace(speed)) => speed.0 = given,
+        (Some(_), _) => return Err("--speed is an `arrive trace`'s, and the program has another law".into()),
+    }
+    Ok(())
 }
 
 /// The word or sign that stands at a place.

@@ -16,6 +16,7 @@
 //!   ([`belongs_to`]). More seeds and more cells are the same sweep, continued.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -156,14 +157,48 @@ impl StateFile {
 
 /// A hash of texts: 128 bits of FNV-1a. It guards against mistakes, not against malice.
 pub(crate) fn belongs_to<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let mut hash = Fnv::default();
     for text in texts {
         // The length first, so that moving a letter to the next text is another hash.
-        for byte in (text.len() as u64).to_le_bytes().into_iter().chain(text.bytes()) {
-            hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        hash.add(&(text.len() as u64).to_le_bytes());
+        hash.add(text.as_bytes());
+    }
+    hash.digits()
+}
+
+/// The hash of a value as it prints itself, which may be longer than should be kept.
+pub(crate) fn digest(value: &impl fmt::Debug) -> String {
+    let mut hash = Fnv::default();
+    write!(hash, "{value:?}").expect("a hash takes every text");
+    hash.digits()
+}
+
+/// FNV-1a of 128 bits.
+struct Fnv(u128);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
         }
     }
-    format!("{hash:032x}")
+
+    fn digits(&self) -> String {
+        format!("{:032x}", self.0)
+    }
+}
+
+impl fmt::Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.add(text.as_bytes());
+        Ok(())
+    }
 }
 
 #[cfg(test)]

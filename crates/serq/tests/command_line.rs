@@ -129,7 +129,7 @@ fn a_file_that_is_none_is_told_in_a_sentence() {
 fn an_ir_that_is_none_is_told_in_a_sentence() {
     let other = file("other.json", "{\"ir_version\": 99}");
     check_refused(&["run", &other], 1, "IR version 99, this serq reads version");
-    let cut = file("cut.json", "{\"ir_version\": 1, \"name\": \"x\"");
+    let cut = file("cut.json", "{\"ir_version\": 2, \"name\": \"x\"");
     check_refused(&["run", &cut], 1, "not a serq IR");
     check_refused(&["run", &cut, "--set", "a=1"], 1, "is IR, where constants and definitions are folded");
     check_refused(&["run", &cut, "--def", "a=1"], 1, "is IR, where constants and definitions are folded");

@@ -15,7 +15,8 @@
 //! A fact is what (`observe`, `gauge`, `stage`, `pool`, `run`), whose (not for `run`),
 //! which figure, named as in the JSON report, and its value.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ use std::thread;
 use serde_json::Value;
 use serq_ir::Program;
 use serq_lang::{Settings, compile, load};
+use serq_sim::trace::{BadRows, TraceFile};
 use serq_sim::{Options, simulate};
 
 fn root() -> PathBuf {
@@ -207,7 +209,12 @@ fn check(claim: &Claim) -> Vec<String> {
             Ok(program) => program,
             Err(found) => return vec![found],
         };
-        let outcome = match simulate(&program, None, &Options::default(), &mut |_, _| true) {
+        let trace = program.workload.trace.as_ref().map(|named| {
+            let path = claim.path.with_file_name(&named.path);
+            let file = BufReader::new(File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", name(&path))));
+            TraceFile::read(file, BadRows::Refuse).unwrap_or_else(|error| panic!("{}: {error}", name(&path)))
+        });
+        let outcome = match simulate(&program, trace.as_ref(), &Options::default(), &mut |_, _| true) {
             Ok(outcome) => outcome,
             Err(error) => return vec![format!("the run stops: {error:?}")],
         };

@@ -96,6 +96,9 @@ fn who_joins_while_nothing_is_due_is_tried() {
 fn run_time_errors_stand_at_their_statement_and_session() {
     let grow = "pool p { cap 4; } stage s : delay; workload { arrive batch(1); init { set k = 0 - 1; } }\nsession { hold p (1) {\n  grow p (k);\n  run s (1); } end; }\nrun { horizon 10; }";
     assert_eq!(stops(grow), ("a growth: -1, a finite amount of at least 0 is meant".into(), Some((3, 3)), Some(0)));
+    // Two of these were infinite together, and what a pool had left was not a number.
+    let huge = "pool p { cap inf; } workload { arrive batch(2); init { set u = 1e308; } }\nsession { hold p (u) { } end; }\nrun { horizon 10; }";
+    assert_eq!(stops(huge), ("units: 1e308, at most 1e300 is meant".into(), Some((2, 11)), Some(0)));
     // The header of somebody who waits, tried because another gives back.
     let header = "pool p { cap 4; } pool q[2] { cap 4; } stage s : delay; workload { arrive batch(2); }\nsession { branch (serial == 0) { hold p (4) { run s (1); } run s (2); }\n  else { run s (0.5); hold p (2 + used(q[serial * 7])) { run s (1); } } end; }\nrun { horizon 10; }";
     assert_eq!(stops(header), ("index 7 of q: its members are 0 to 1".into(), Some((3, 23)), Some(1)));

@@ -152,7 +152,10 @@ fn a_traces_path_is_relative_to_the_program_and_the_flags_to_the_caller() {
     for (trace, sentence) in [
         ("no.csv", "error: cannot read the trace no.csv: there is no such file\n"),
         ("sub", "error: cannot read the trace sub: it is a directory\n"),
-        ("wrong.csv", "error: wrong.csv: line 2: `new` is nan, it must be finite and not negative\n"),
+        (
+            "wrong.csv",
+            "error: wrong.csv: line 2: `new` is nan, it must be finite and not negative\n  --skip-bad leaves such rows out\n",
+        ),
     ] {
         let said = serq_in(&here, &["run", "sub/chat.sq", "--trace", trace], "");
         assert_eq!((said.status, &said.out[..], &said.err[..]), (1, "", sentence));

@@ -200,6 +200,13 @@ impl Scaling<'_> {
         program.run.warmup.0 *= TIME;
         match &mut program.workload.arrive {
             Arrive::Poisson(rate) => rate.0 /= TIME,
+            Arrive::Steps { pieces, .. } | Arrive::Bursts { pieces } => {
+                for piece in pieces {
+                    piece.rate.0 /= TIME;
+                    piece.time.0 *= TIME;
+                }
+            }
+            Arrive::Trace(speed) => speed.0 /= TIME,
             Arrive::Renewal(gap) => self.hand_over(gap, TIME, NOBODY),
             Arrive::None | Arrive::Closed(_) | Arrive::Batch(_) => {}
         }

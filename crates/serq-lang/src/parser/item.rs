@@ -3,7 +3,7 @@
 use super::statement::STATEMENTS;
 use super::{Parser, Place, Read, Stop};
 use crate::ast::{
-    Arrive, Def, DefBody, Entry, File, Item, Let, Policy, Pool, PoolOption, PoolOptionKind, Preempt, Queue, QueueItem,
+    Def, DefBody, Entry, File, Item, Let, Policy, Pool, PoolOption, PoolOptionKind, Preempt, Queue, QueueItem,
     Relation, Run, RunField, RunFieldKind, ServeRule, SessionBlock, Share, Stage, StageKind, StageKindKind, StepOption,
     StepOptionKind, Use, Workload, WorkloadItem,
 };
@@ -17,7 +17,6 @@ const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "ad
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
 const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve"];
 const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "init", "turn", "session"];
-const LAWS: &[&str] = &["poisson", "renewal", "closed", "batch", "none"];
 const RUN_FIELDS: &[&str] = &["horizon", "warmup", "seed", "arrivals"];
 const POLICIES: &[&str] = &["maxmin", "bottleneck"];
 
@@ -265,7 +264,7 @@ impl Parser<'_> {
     }
 
     /// One of a few words that say how.
-    fn choice<'w>(&mut self, words: &'w [&'w str], what: &str) -> Read<&'w str> {
+    pub(super) fn choice<'w>(&mut self, words: &'w [&'w str], what: &str) -> Read<&'w str> {
         match words.iter().find(|&&word| self.is_word(word)) {
             Some(word) => {
                 self.advance();
@@ -450,17 +449,7 @@ impl Parser<'_> {
         let keyword = self.token().span;
         Ok(match self.option_word(WORKLOAD_ITEMS, "item of a workload")? {
             "arrive" => {
-                let law = self.choice(LAWS, "arrival law")?;
-                if law != "none" {
-                    self.layout.hugging.push(self.at);
-                }
-                let law = match law {
-                    "poisson" => Arrive::Poisson(self.parenthesised()?),
-                    "renewal" => Arrive::Renewal(self.parenthesised()?),
-                    "closed" => Arrive::Closed(self.parenthesised()?),
-                    "batch" => Arrive::Batch(self.parenthesised()?),
-                    _ => Arrive::None,
-                };
+                let law = self.law()?;
                 self.semicolon(WORKLOAD_ITEMS)?;
                 WorkloadItem::Arrive(law, self.span_from(first))
             }

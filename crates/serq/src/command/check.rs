@@ -7,7 +7,7 @@ use serq_ir::{BuiltIn, Program, StageKind};
 
 use crate::failure::Failure;
 use crate::flags::ProgramFlags;
-use crate::number::count;
+use crate::number::{self, count};
 use crate::output;
 use crate::program_file::ProgramFile;
 
@@ -35,7 +35,16 @@ impl Check {
             text.push('\n');
             return output::print(&text);
         }
-        let traced = trace.map(|trace| count(trace.sessions.len() as u64, "trace session"));
+        let traced = trace.map(|trace| {
+            let mut sessions = count(u64::from(trace.sessions()), "trace session");
+            if let Some(last) = trace.arrivals().and_then(<[f64]>::last) {
+                sessions += &format!(" until {}", number::exact(*last));
+            }
+            match trace.skipped() {
+                0 => sessions,
+                skipped => format!("{sessions} ({} left out)", count(skipped, "wrong row")),
+            }
+        });
         output::print(&format!("{}: {}\n", file.path, line(&linked.program, traced)))
     }
 }

@@ -76,6 +76,7 @@ impl Run {
             exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
+            no_leap: self.limits.no_leap,
             slo: self.slo.clone(),
         };
         let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;

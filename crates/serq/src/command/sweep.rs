@@ -15,7 +15,7 @@ use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
 use crate::output;
 use crate::program_file::{Linked, ProgramFile};
 use crate::report::over_cells;
-use crate::resume::{StateFile, belongs_to};
+use crate::resume::{StateFile, belongs_to, digest};
 use crate::seeds::Seeds;
 use crate::watch::Watch;
 
@@ -67,7 +67,6 @@ pub(crate) struct Sweep {
 /// What one cell runs.
 struct Setting {
     linked: Linked,
-    trace: Option<TraceFile>,
     label: String,
 }
 
@@ -89,15 +88,18 @@ impl Sweep {
         }
         let cells = sweep::cells(&self.sweep);
         let settings = self.link(&file, &cells)?;
+        // The trace's name is in no constant: it is every cell's.
+        let trace = file.trace(&settings[0].linked.program, &self.program.settings)?;
+        let trace = trace.as_ref();
         let seeds = match &self.seeds {
             Some(seeds) => seeds.clone(),
             None => Seeds(vec![settings[0].linked.program.run.seed]),
         };
         let state = match &self.resume {
-            Some(path) => Some(RefCell::new(StateFile::open(path, &self.belongs_to(&file, &settings[0]))?)),
+            Some(path) => Some(RefCell::new(StateFile::open(path, &self.belongs_to(&file, trace))?)),
             None => None,
         };
-        let runs = self.run(&file, &settings, &seeds, state.as_ref())?;
+        let runs = self.run(&file, &settings, trace, &seeds, state.as_ref())?;
         let columns = self.columns(&settings[0]);
         let report = over_cells::Report {
             program: &settings[0].linked.program,
@@ -158,12 +160,11 @@ impl Sweep {
                 failure
             };
             let linked = file.link(flags, cell, None).map_err(told)?;
-            let trace = file.trace(&linked.program, flags)?;
             // The cells' warnings are nearly always the same ones.
             if settings.is_empty() {
                 file.warn(&linked);
             }
-            settings.push(Setting { linked, trace, label });
+            settings.push(Setting { linked, label });
         }
         Ok(settings)
     }
@@ -172,6 +173,7 @@ impl Sweep {
         &self,
         file: &ProgramFile,
         settings: &[Setting],
+        trace: Option<&TraceFile>,
         seeds: &Seeds,
         state: Option<&RefCell<StateFile>>,
     ) -> Result<Vec<Vec<Figures>>, Failure> {
@@ -179,6 +181,7 @@ impl Sweep {
             exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
+            no_leap: self.limits.no_leap,
             ..Options::default()
         };
         let all = settings.len() * seeds.0.len();
@@ -190,11 +193,11 @@ impl Sweep {
             .count();
         watch.run_done(done, all);
         let run = |cell: usize, seed: u64| {
-            let Setting { linked, trace, .. } = &settings[cell];
+            let Setting { linked, .. } = &settings[cell];
             let mut program = linked.program.clone();
             program.run.seed = seed;
             let horizon = program.run.horizon.0;
-            match simulate(&program, trace.as_ref(), &options, &mut watch.run(horizon)) {
+            match simulate(&program, trace, &options, &mut watch.run(horizon)) {
                 Ok(outcome) => Ok(Figures::from(&outcome.report)),
                 Err(error) => Err(Stop::Run(Box::new(error))),
             }
@@ -256,12 +259,14 @@ impl Sweep {
     }
 
     /// What a state file must be continued with.
-    fn belongs_to(&self, file: &ProgramFile, first: &Setting) -> String {
+    fn belongs_to(&self, file: &ProgramFile, trace: Option<&TraceFile>) -> String {
         let flags = &self.program.settings;
-        let LimitFlags { strict, exact, max_events, max_wall: _ } = self.limits;
-        let settings = format!("{:?} {strict} {exact} {max_events:?}", flags.settings(&[], None));
+        // Neither changes a figure.
+        let LimitFlags { strict, exact, max_events, max_wall: _, no_leap: _ } = self.limits;
+        let speed = flags.speed;
+        let settings = format!("{:?} {speed:?} {strict} {exact} {max_events:?}", flags.settings(&[], None));
         // Paths are where the same texts happen to lie.
-        let trace = format!("{:?}", first.trace);
+        let trace = digest(&trace);
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];
         belongs_to(own.into_iter().chain(file.texts()))
     }

@@ -308,6 +308,9 @@ impl Walk<'_> {
         let law = match &workload.arrive {
             Arrive::None => "none arrive".to_owned(),
             Arrive::Poisson(rate) => format!("poisson, rate {}", quantity(rate.0)),
+            Arrive::Steps { .. } => "poisson, rate by the clock".into(),
+            Arrive::Bursts { .. } => "poisson, in bursts".into(),
+            Arrive::Trace(_) => "when the trace's came".into(),
             Arrive::Renewal(_) => "at drawn intervals".into(),
             Arrive::Closed(count) => format!("{count} at all times"),
             Arrive::Batch(count) => format!("{count} at time 0"),

@@ -21,7 +21,10 @@ pub(crate) fn draw(report: &Report, width: usize, all_members: bool, seconds: Op
     parts.push(pools(report, width, all_members));
     parts.push(notes(&report.notes, width));
     if let Some(seconds) = seconds {
-        let events = count(report.events, "event");
+        let mut events = count(report.events, "event");
+        if report.leaps > 0 {
+            events += &format!(", {} leapt over", count(report.steps_leapt, "step"));
+        }
         let hint = "--seeds 1..20 tells how sure it is";
         parts.push(format!("{} s; {events}   {hint}\n", significant(seconds, 2)));
     }
