@@ -121,6 +121,8 @@ pub(crate) struct StepCode {
     pub(crate) watched: bool,
     /// A plan depends on the batch alone, so equal steps may be taken many at once.
     pub(crate) leaps: bool,
+    /// … and its budget not on their blocks.
+    pub(crate) goes_on: bool,
 }
 
 /// One operation.
@@ -516,6 +518,9 @@ impl<'a> Builder<'a> {
             !reads.live() && !reads.draws
         };
         let watched = self.program.gauges.iter().any(|gauge| watches_steps(&gauge.value, family));
+        let leaps = !watched
+            && serve.is_empty()
+            && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch);
         StepCode {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
@@ -531,9 +536,8 @@ impl<'a> Builder<'a> {
                 || reads_any(&[&step.budget, &step.chunk, &step.cost], &residents[2..]),
             cost_steady: depends_on_batch(&step.cost),
             watched,
-            leaps: !watched
-                && serve.is_empty()
-                && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch),
+            leaps,
+            goes_on: leaps && !reads_any(&[&step.budget], &residents[2..]),
         }
     }
 

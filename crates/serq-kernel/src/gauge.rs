@@ -38,7 +38,16 @@ pub(crate) struct GaugeCode {
 pub(crate) struct FoldCode {
     gauge: u32,
     fold: Fold,
+    terms: u32,
+}
+
+/// Terms that one fold or more share.
+#[derive(Debug)]
+pub(crate) struct TermsCode {
+    /// Of the aggregate they are written in.
+    body: ir::Expr,
     terms: Vec<Expr>,
+    folds: Vec<u32>,
 }
 
 /// What is to be read again when a member of a pool or stage changes.
@@ -52,7 +61,7 @@ pub(crate) struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Gauge(u32),
-    Term { fold: u32, term: u32 },
+    Term { terms: u32, term: u32 },
 }
 
 /// All gauges of a program.
@@ -60,6 +69,8 @@ enum Target {
 pub(crate) struct GaugesCode {
     pub(crate) gauges: Vec<GaugeCode>,
     folds: Vec<FoldCode>,
+    terms: Vec<TermsCode>,
+    draws: bool,
     /// By member.
     pool_watches: Vec<Vec<Watch>>,
     stage_watches: Vec<Vec<Watch>>,
@@ -80,6 +91,7 @@ impl GaugesCode {
                 splits.then(|| code.add_fold(families, at, aggregate)).flatten()
             });
             code.watch(families, &gauge.value, None, splits, Target::Gauge(at));
+            code.draws |= reads.draws;
             code.gauges.push(GaugeCode { whole, value, draws: reads.draws });
         }
         code
@@ -91,12 +103,18 @@ impl GaugesCode {
             return None;
         }
         let id = self.folds.len() as u32;
-        let mut terms = Vec::with_capacity(*count as usize);
-        for term in 0..*count {
-            self.watch(families, body, Some(term), false, Target::Term { fold: id, term });
-            terms.push(Expr::with(body, families, Some(term), &mut |_| None));
-        }
-        self.folds.push(FoldCode { gauge, fold: *fold, terms });
+        let known = self.terms.iter().position(|t| t.body == **body && t.terms.len() == *count as usize);
+        let terms = known.unwrap_or_else(|| {
+            let terms = self.terms.len() as u32;
+            for term in 0..*count {
+                self.watch(families, body, Some(term), false, Target::Term { terms, term });
+            }
+            let exprs = (0..*count).map(|term| Expr::with(body, families, Some(term), &mut |_| None)).collect();
+            self.terms.push(TermsCode { body: (**body).clone(), terms: exprs, folds: Vec::new() });
+            terms as usize
+        });
+        self.terms[terms].folds.push(id);
+        self.folds.push(FoldCode { gauge, fold: *fold, terms: *count });
         Some(id)
     }
 
@@ -178,7 +196,7 @@ struct FoldTree {
 
 impl FoldTree {
     fn new(code: &FoldCode) -> Self {
-        let leaves = code.terms.len().next_power_of_two();
+        let leaves = (code.terms as usize).next_power_of_two();
         // A sum is not changed by 0, nor a least or greatest by NaN.
         let padding = if code.fold == Fold::Sum { 0.0 } else { f64::NAN };
         Self { leaves, nodes: vec![padding; 2 * leaves] }
@@ -246,15 +264,19 @@ impl Kernel<'_> {
     fn read_again<W: World>(&mut self, world: &mut W, target: Target) {
         match target {
             Target::Gauge(gauge) => self.gauges.mark(gauge),
-            Target::Term { fold, term } => self.read_term(world, fold, term),
+            Target::Term { terms, term } => self.read_term(world, terms, term),
         }
     }
 
-    fn read_term<W: World>(&mut self, world: &mut W, id: u32, term: u32) {
-        let FoldCode { gauge, fold, terms } = &self.code.gauges.folds[id as usize];
+    fn read_term<W: World>(&mut self, world: &mut W, terms: u32, term: u32) {
+        let code = self.code;
+        let TermsCode { terms, folds, .. } = &code.gauges.terms[terms as usize];
         let value = self.eval(world, &terms[term as usize], &Frame::machine(Purpose::Stage, 0, NO_VARIABLES));
-        if self.gauges.folds[id as usize].set(*fold, term, value) {
-            self.gauges.mark(*gauge);
+        for &id in folds {
+            let FoldCode { gauge, fold, .. } = code.gauges.folds[id as usize];
+            if self.gauges.folds[id as usize].set(fold, term, value) {
+                self.gauges.mark(gauge);
+            }
         }
     }
 
@@ -266,13 +288,14 @@ impl Kernel<'_> {
         }
         let code = &self.code.gauges;
         if std::mem::take(&mut self.gauges.unread) {
-            for (id, fold) in code.folds.iter().enumerate() {
-                (0..fold.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
+            for (id, code) in code.terms.iter().enumerate() {
+                (0..code.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
             }
         }
         let mut stale = std::mem::take(&mut self.gauges.stale);
-        // In their order, for those that draw.
-        stale.sort_unstable();
+        if code.draws {
+            stale.sort_unstable();
+        }
         for gauge in stale.drain(..) {
             self.gauges.is_stale[gauge as usize] = false;
             let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];

@@ -27,10 +27,10 @@
 //! - A refused head stays refused while the pools of its hold are not touched: its header reads
 //!   nothing else ([`crate::code::HoldCode::steady`]), or the batch does not leap.
 
-use crate::code::{Op, StepCode};
+use crate::code::{Op, StageCodeKind, StepCode};
 use crate::kernel::Kernel;
-use crate::step::Planning;
-use crate::world::{Action, World};
+use crate::step::{CostInputs, Planning};
+use crate::world::{Action, Result, World};
 
 /// No more steps than this at once: their count stays exact in a double.
 const STEPS_MAX: f64 = 1e12;
@@ -38,6 +38,10 @@ const STEPS_MAX: f64 = 1e12;
 /// The leap of an engine's present plan.
 #[derive(Debug, Default)]
 pub(crate) struct Leap {
+    /// The batch is settled: its next plan is this one, but for blocks and for who is done.
+    settled: bool,
+    /// Least work any job had left when its present steps began.
+    work: f64,
     /// More than one step was offered and they are not over.
     pub(crate) running: bool,
     /// Steps caught up.
@@ -51,11 +55,17 @@ pub(crate) struct Leap {
 }
 
 impl Kernel<'_> {
-    /// How many times the step just planned may run before a plan could differ.
-    /// `whole` is the least number of whole tokens any resident has work and blocks for, or 0.
-    pub(crate) fn steps_settled(&mut self, stage: u32, step: &StepCode, planning: Planning, whole: f64) -> u64 {
-        let engine = &self.stages[stage as usize].engine;
-        if whole < 2.0 || !step.leaps || engine.plan.len() != engine.residents.len() {
+    /// How many times the step just planned, one whole token for every resident, may run
+    /// before a plan could differ. Each has at least `work` left and blocks for `slack`.
+    pub(crate) fn steps_settled(
+        &mut self,
+        stage: u32,
+        step: &StepCode,
+        planning: Planning,
+        work: f64,
+        slack: f64,
+    ) -> u64 {
+        if !step.leaps {
             return 1;
         }
         // A plan without budget left tries nobody.
@@ -66,10 +76,20 @@ impl Kernel<'_> {
                     return 1;
                 }
                 refused = self.front(pool).map(|head| (pool, head));
-            } else if step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0) {
+            } else if self.somebody_waits(step) {
                 return 1;
             }
         }
+        let leap = &mut self.stages[stage as usize].engine.leap;
+        leap.settled = true;
+        leap.work = work;
+        leap.refused = refused;
+        let steps = work.min(slack).min(STEPS_MAX) as u64;
+        if steps < 2 {
+            return 1;
+        }
+        leap.running = true;
+        self.leaping.insert(stage);
         if let Some((_, head)) = refused {
             let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
             pools.clear();
@@ -79,11 +99,77 @@ impl Kernel<'_> {
             }
             self.stages[stage as usize].engine.leap.pools = pools;
         }
-        let leap = &mut self.stages[stage as usize].engine.leap;
-        leap.running = true;
-        leap.refused = refused;
-        self.leaping.insert(stage);
-        whole.min(STEPS_MAX) as u64
+        steps
+    }
+
+    fn somebody_waits(&self, step: &StepCode) -> bool {
+        step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0)
+    }
+
+    /// Fact: a stage's step ended, and nothing else is due now. Where all it can bring is the
+    /// same batch again, with further blocks, that step is started at once. Answers whether it
+    /// was; where not, the fact is still to be told.
+    ///
+    /// # Errors
+    ///
+    /// A fault of the cost.
+    pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<bool> {
+        let code = self.code;
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
+        let leap = &self.stages[stage as usize].engine.leap;
+        let ended = world.steps_ended(stage);
+        let alone = leap.settled && leap.refused.is_none() && leap.work - ended as f64 >= 1.0 && step.goes_on;
+        if !alone || self.something_else_to_do() || self.somebody_waits(step) {
+            return Ok(false);
+        }
+        self.at(now);
+        let engine = &mut self.stages[stage as usize].engine;
+        let steps = ended - engine.leap.caught_up;
+        // The last of them began no further one.
+        engine.iterations += steps - 1;
+        let (cost, decoders) = (engine.cost(), engine.plan.len() as u32);
+        self.catch_up_steps(world, stage, now, steps);
+        if steps > 1 {
+            world.act(Action::StepsLeapt { stage, cost, decoders, steps: steps - 1 });
+        }
+        let plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
+        let mut inputs = CostInputs::of_decodes(plan.len());
+        let (mut work, mut slack) = (f64::INFINITY, f64::INFINITY);
+        let mut grown = true;
+        for &id in &plan {
+            let job = &self.jobs[id as usize];
+            grown = job.slack >= 1.0 || self.grow_without_preempting(world, id)?;
+            if !grown {
+                break;
+            }
+            let job = &self.jobs[id as usize];
+            work = work.min(job.remaining);
+            slack = slack.min(job.slack);
+            inputs.kv_decode += job.memory;
+        }
+        self.stages[stage as usize].engine.plan = plan;
+        if grown {
+            inputs.kv_decode *= self.quantum(step);
+            self.end_leap(stage);
+            // Nobody waits, so it does not matter what the plan leaves of the budget.
+            let planning = Planning::over(stage);
+            self.start_step(world, stage, step, inputs, |kernel| kernel.steps_settled(stage, step, planning, work, slack))?;
+        } else {
+            // The step is over, and the plan has to find room.
+            self.stop_step(stage);
+            self.settle(world)?;
+        }
+        self.make_cuts(world);
+        self.after_fact();
+        Ok(true)
+    }
+
+    fn something_else_to_do(&self) -> bool {
+        !(self.ready_list.is_empty()
+            && self.idle_engines.is_empty()
+            && self.retried.is_empty()
+            && self.rates_changed.is_empty()
+            && !self.flows_changed)
     }
 
     fn front(&self, pool: u32) -> Option<u32> {
@@ -135,6 +221,7 @@ impl Kernel<'_> {
     /// The leap is to end with the step that runs.
     pub(crate) fn ask_cut(&mut self, stage: u32) {
         let leap = &mut self.stages[stage as usize].engine.leap;
+        leap.settled = false;
         if leap.running && !leap.cut {
             leap.cut = true;
             self.cuts.push(stage);
@@ -193,15 +280,25 @@ impl Kernel<'_> {
         }
     }
 
+    /// … that many of its steps.
     pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64) {
         let engine = &mut self.stages[stage as usize].engine;
         let steps = ended - engine.leap.caught_up;
         if steps == 0 {
             return;
         }
-        let end = world.step_end(stage, ended);
         engine.leap.caught_up = ended;
+        // As many have begun since.
         engine.iterations += steps;
+        let (cost, decoders) = (engine.cost(), engine.plan.len() as u32);
+        let end = world.step_end(stage, ended);
+        self.catch_up_steps(world, stage, end, steps);
+        world.act(Action::StepsLeapt { stage, cost, decoders, steps });
+    }
+
+    /// Gives every planned job the tokens of `steps` steps, the last of which ended at `end`.
+    fn catch_up_steps<W: World>(&mut self, world: &mut W, stage: u32, end: f64, steps: u64) {
+        let engine = &mut self.stages[stage as usize].engine;
         let (began, cost) = (engine.began, engine.cost());
         engine.began = end;
         let tokens = steps as f64;
@@ -223,15 +320,14 @@ impl Kernel<'_> {
         if count > 0 {
             world.act(Action::Tokens { stage, gap: cost, count });
         }
-        let decoders = plan.len() as u32;
         self.stages[stage as usize].engine.plan = plan;
-        world.act(Action::StepsLeapt { stage, cost, decoders, steps });
     }
 
     /// The last step's end was told.
     pub(crate) fn end_leap(&mut self, stage: u32) {
         let leap = &mut self.stages[stage as usize].engine.leap;
         leap.caught_up = 0;
+        leap.settled = false;
         if leap.running {
             leap.running = false;
             leap.cut = false;

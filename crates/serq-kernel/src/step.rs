@@ -63,14 +63,22 @@ pub(crate) struct Engine {
 
 /// Figures of an iteration that its cost may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct CostInputs {
+pub(crate) struct CostInputs {
     residents: f64,
     decoders: f64,
     tokens: f64,
     prefilled: f64,
     attention: f64,
-    kv_decode: f64,
+    pub(crate) kv_decode: f64,
     kv_prefill: f64,
+}
+
+impl CostInputs {
+    /// Of a batch in which every resident decodes a token; their blocks are not counted yet.
+    pub(crate) fn of_decodes(residents: usize) -> Self {
+        let residents = residents as f64;
+        Self { residents, decoders: residents, tokens: residents, ..Self::default() }
+    }
 }
 
 /// Figures of an iteration that statistics show.
@@ -107,6 +115,13 @@ pub(crate) struct Planning {
     stop: bool,
     /// The queue whose head did not fit.
     pub(crate) refused: Option<u32>,
+}
+
+impl Planning {
+    /// A plan nobody is to be admitted to any more.
+    pub(crate) fn over(stage: u32) -> Self {
+        Self { stage, left: 0.0, preempted: false, stop: false, refused: None }
+    }
 }
 
 impl Kernel<'_> {
@@ -348,7 +363,7 @@ impl Kernel<'_> {
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan.clear();
         engine.joined.clear();
-        self.planning = Some(Planning { stage, left: budget, preempted: false, stop: false, refused: None });
+        self.planning = Some(Planning { left: budget, ..Planning::over(stage) });
         let exclusive = self.serve_residents(world, stage, step, chunk)?;
         let preempted = self.planning.is_some_and(|p| p.preempted);
         if !preempted && exclusive != Exclusive::Prefilling {
@@ -473,6 +488,20 @@ impl Kernel<'_> {
             planning.left -= want;
         }
         Ok(())
+    }
+
+    /// Takes the blocks a decode's next token needs, where they are there or cached.
+    pub(crate) fn grow_without_preempting<W: World>(&mut self, world: &mut W, id: u32) -> Result<bool> {
+        let job = &self.jobs[id as usize];
+        let (short, slot) = (1.0 - job.slack, job.session);
+        let Some(share) = job.growing.filter(|_| short > TOLERANCE) else { return Ok(true) };
+        let pool = &self.pools[self.sessions[slot as usize].shares[share as usize].pool as usize];
+        let amount = pool.quanta(short);
+        let fits = pool.fits(amount);
+        if fits {
+            self.extend(world, slot, share, amount, Some(id))?;
+        }
+        Ok(fits)
     }
 
     /// Takes the blocks a resident's next tokens need. Answers whether it has them.
@@ -611,15 +640,16 @@ impl Kernel<'_> {
         let engine = &self.stages[stage as usize].engine;
         let mut inputs = CostInputs { residents: engine.residents.len() as f64, ..CostInputs::default() };
         let mut decoders = 0;
-        // Whole tokens that every job has work and blocks for.
-        let mut whole = f64::INFINITY;
+        // The least of them.
+        let (mut work, mut slack) = (f64::INFINITY, f64::INFINITY);
         for &job in &engine.plan {
             let job = &self.jobs[job as usize];
             inputs.tokens += job.planned;
             if job.decodes() {
                 decoders += 1;
                 inputs.kv_decode += job.memory;
-                whole = whole.min(job.remaining).min(job.slack);
+                work = work.min(job.remaining);
+                slack = slack.min(job.slack);
             } else {
                 inputs.kv_prefill += job.memory;
             }
@@ -633,11 +663,11 @@ impl Kernel<'_> {
                 inputs.attention += job.planned * (position + job.planned / 2.0);
             }
         }
-        let unit = step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum);
-        inputs.kv_decode *= unit;
-        inputs.kv_prefill *= unit;
+        inputs.kv_decode *= self.quantum(step);
+        inputs.kv_prefill *= self.quantum(step);
         inputs.decoders = f64::from(decoders);
         let jobs = engine.plan.len() as u32;
+        let engine_residents = engine.residents.len();
         let scheduled = jobs > 0;
         let starts = scheduled || planning.preempted;
         let shown = Shown { prefills: inputs.prefilled > 0.0, decoders, scheduled: jobs };
@@ -646,17 +676,51 @@ impl Kernel<'_> {
         if !starts {
             return Ok(false);
         }
-        let cost = if W::MODELS_TIME { self.cost(world, stage, step, inputs, scheduled)? } else { 0.0 };
+        // Every resident decodes a whole token.
+        let whole = scheduled && jobs as usize == engine_residents && inputs.tokens == f64::from(decoders) && work >= 1.0;
+        let settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
+        self.start_step(world, stage, step, inputs, |kernel| {
+            if settles { kernel.steps_settled(stage, step, planning, work, slack) } else { 1 }
+        })?;
+        self.idle_engines.remove(stage);
+        Ok(true)
+    }
+
+    /// Units a quantum of the stage's memory is.
+    pub(crate) fn quantum(&self, step: &StepCode) -> f64 {
+        step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum)
+    }
+
+    /// Starts the planned iteration, and as many more like it as `steps` says.
+    pub(crate) fn start_step<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        inputs: CostInputs,
+        steps: impl FnOnce(&mut Self) -> u64,
+    ) -> Result<()> {
+        let cost = if W::MODELS_TIME { self.cost(world, stage, step, inputs)? } else { 0.0 };
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
         engine.began = self.now;
         // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
-        self.idle_engines.remove(stage);
-        let settled = W::MODELS_TIME && decoders == jobs && !planning.preempted;
-        let steps = if settled { self.steps_settled(stage, step, planning, whole) } else { 1 };
+        let decoders = inputs.decoders as u32;
+        let steps = steps(self);
         world.act(Action::StartStep { stage, cost, decoders, steps });
-        Ok(true)
+        Ok(())
+    }
+
+    /// The running iteration is over; what its jobs had planned is done.
+    pub(crate) fn stop_step(&mut self, stage: u32) {
+        self.end_leap(stage);
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.running = false;
+        for job in engine.plan.drain(..) {
+            self.jobs[job as usize].planned = 0.0;
+        }
+        self.idle_engines.insert(stage);
     }
 
     /// Tells the world to look at the stage, where there is something new to see.
@@ -675,7 +739,6 @@ impl Kernel<'_> {
         stage: u32,
         step: &StepCode,
         inputs: CostInputs,
-        scheduled: bool,
     ) -> Result<f64> {
         let engine = &mut self.stages[stage as usize].engine;
         if step.cost_steady && engine.inputs == inputs && engine.cost > 0.0 {
@@ -692,7 +755,7 @@ impl Kernel<'_> {
         variables[Context::KvPrefill as usize] = inputs.kv_prefill;
         let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
         self.check_fault()?;
-        let lasts = if scheduled { cost > 0.0 } else { cost >= 0.0 };
+        let lasts = if inputs.tokens > 0.0 { cost > 0.0 } else { cost >= 0.0 };
         if !lasts {
             let (name, tokens) = (self.stage_name(stage), inputs.tokens);
             let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");

@@ -115,12 +115,13 @@ impl Leaps {
 
     /// A leap with a step that is not its last and ends exactly at `time`, and that step.
     pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64) -> Option<(u32, u64)> {
-        for (at, &stage) in self.stages.iter().enumerate() {
-            let steps = (time - self.starts[at]) * self.rates[at];
-            // Most times are nowhere near a step's end.
-            if (steps - steps.round()).abs() > 1e-3 {
+        for (at, (start, rate)) in self.starts.iter().zip(&self.rates).enumerate() {
+            // Most times are nowhere near a step's end. (Half up, without a call.)
+            let steps = (time - start) * rate + 0.5;
+            if (steps - 0.5 - (steps as i64) as f64).abs() > 1e-3 {
                 continue;
             }
+            let stage = self.stages[at];
             let run = &runs[stage as usize];
             let step = run.step_near(time);
             if step > 0 && step < run.steps && run.end(step) == time {

@@ -288,6 +288,7 @@ impl Driver<'_> {
     }
 
     /// The next event that is not stale.
+    #[inline]
     fn peek(&mut self) -> Option<Event> {
         loop {
             let event = self.list.peek()?;
@@ -300,6 +301,7 @@ impl Driver<'_> {
 
     /// Schedules the end of a step, or of a leap's last.
     fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
+        self.told = None;
         let steps = if self.no_leap || self.leaps.full() { 1 } else { steps };
         let run = &mut self.runs[stage as usize];
         run.go_on(self.now, cost, steps);
@@ -463,7 +465,10 @@ impl<'a> Simulation<'a> {
                 driver.step_event[stage as usize] = 0;
                 driver.leaps.remove(&mut driver.runs, stage);
                 driver.told = Some(stage);
-                self.kernel.tell_step_ended(driver, now, stage)?;
+                let alone = !driver.no_leap && !driver.list.due(now);
+                if !(alone && self.kernel.tell_step_goes_on(driver, now, stage)?) {
+                    self.kernel.tell_step_ended(driver, now, stage)?;
+                }
                 driver.told = None;
             }
             What::Stage(stage) => {
