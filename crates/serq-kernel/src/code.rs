@@ -258,6 +258,14 @@ fn families(sizes: impl Iterator<Item = Option<u32>>) -> Vec<Family> {
         .collect()
 }
 
+/// Of each member: its cap, where what is used of it is always a whole number.
+fn whole_caps(pool: &ir::Pool) -> impl Iterator<Item = Option<f64>> + use<> {
+    let whole = |x: f64| x.fract() == 0.0 && x.abs() < 1e12;
+    let cap = pool.cap.0;
+    let exact = pool.block.is_some_and(|block| whole(block.0)) && whole(cap);
+    std::iter::repeat_n(exact.then_some(cap), pool.size.unwrap_or(1) as usize)
+}
+
 impl<'a> Builder<'a> {
     fn new(program: &'a ir::Program) -> Self {
         Self {
@@ -265,6 +273,7 @@ impl<'a> Builder<'a> {
             families: Families {
                 pools: families(program.pools.iter().map(|p| p.size)),
                 stages: families(program.stages.iter().map(|s| s.size)),
+                whole_caps: program.pools.iter().flat_map(whole_caps).collect(),
             },
             ops: Vec::new(),
             places: Vec::new(),
@@ -518,9 +527,8 @@ impl<'a> Builder<'a> {
             !reads.live() && !reads.draws
         };
         let watched = self.program.gauges.iter().any(|gauge| watches_steps(&gauge.value, family));
-        let leaps = !watched
-            && serve.is_empty()
-            && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch);
+        let leaps =
+            !watched && serve.is_empty() && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch);
         StepCode {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),

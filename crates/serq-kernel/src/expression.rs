@@ -18,6 +18,7 @@ use serq_ir as ir;
 use serq_ir::{Binary, Context, Fold, Function, Law, PoolFigure, StageFigure, Unary};
 
 use crate::kernel::Kernel;
+use crate::operation::{self, Dyadic, Leaf, Monadic, Side, Step, truth};
 use crate::world::{Purpose, Stream, World};
 
 /// Phases of an erlang law, at most: its coefficient of variation is 0.01 there.
@@ -31,21 +32,19 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 pub(crate) struct Expr {
     ops: Box<[Op]>,
     aggregates: Box<[Aggregate]>,
+    /// It is this number.
+    number: Option<f64>,
     /// Most numbers put by at a time.
     depth: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Load(Leaf),
+    /// Arithmetic, with the bits of its operand.
+    Step(Step, u64),
     Push,
-    /// value := value op leaf
-    With(Dyadic, Leaf),
-    /// value := leaf op value
-    Under(Dyadic, Leaf),
     /// value := the number put by op value
-    Popped(Dyadic),
-    Monadic(Monadic),
+    Popped(fn(f64, f64) -> f64),
     /// Where the value is 0, it stays and what follows is passed over up to here; or where it
     /// is not, it is 1.
     AndSkip(u32),
@@ -64,56 +63,6 @@ enum Op {
     /// One argument, the value; or two, the first put by.
     Draw(Law, bool),
     Aggregate(u32),
-}
-
-/// What is read without further ado.
-#[derive(Clone, Copy, Debug)]
-enum Leaf {
-    Number(f64),
-    Attribute(u32),
-    Context(Context),
-    Now,
-    /// The variable of an aggregate, counted from the innermost.
-    Variable(u32),
-    /// Figures of a member of a pool.
-    Used(u32),
-    Free(u32),
-    Holders(u32),
-    Queued(u32),
-    Cachedin(u32),
-    /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
-    Folded(u32),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Dyadic {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Power,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Equal,
-    NotEqual,
-    Min,
-    Max,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Monadic {
-    Negate,
-    Not,
-    /// 1 unless 0.
-    Truth,
-    Abs,
-    Floor,
-    Ceil,
-    Sqrt,
-    Exp,
-    Ln,
 }
 
 /// The first member and how many there are.
@@ -143,6 +92,9 @@ struct Aggregate {
 pub(crate) struct Families {
     pub(crate) pools: Vec<Family>,
     pub(crate) stages: Vec<Family>,
+    /// The caps of those members of pools whose amounts are whole numbers: there used + free
+    /// is the cap, exactly.
+    pub(crate) whole_caps: Vec<Option<f64>>,
 }
 
 impl Expr {
@@ -161,15 +113,13 @@ impl Expr {
         let mut writer =
             Writer { families, term, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 };
         writer.write(expr);
-        Self { ops: writer.ops.into(), aggregates: writer.aggregates.into(), depth: writer.depth }
+        let number = if let ir::Expr::Number(n) = expr { Some(n.0) } else { None };
+        Self { ops: writer.ops.into(), aggregates: writer.aggregates.into(), number, depth: writer.depth }
     }
 
     /// Its value, where that is written down.
     pub(crate) fn constant(&self) -> Option<f64> {
-        match *self.ops {
-            [Op::Load(Leaf::Number(n))] => Some(n),
-            _ => None,
-        }
+        self.number
     }
 }
 
@@ -193,6 +143,15 @@ impl Writer<'_> {
 
     fn here(&self) -> u32 {
         self.ops.len() as u32
+    }
+
+    fn load(&mut self, leaf: Leaf) {
+        let (step, bits) = operation::load(leaf);
+        self.ops.push(Op::Step(step, bits));
+    }
+
+    fn monadic(&mut self, op: Monadic) {
+        self.ops.push(Op::Step(operation::monadic(op), 0));
     }
 
     fn leaf(&mut self, expr: &ir::Expr) -> Option<Leaf> {
@@ -231,16 +190,16 @@ impl Writer<'_> {
 
     fn write(&mut self, expr: &ir::Expr) {
         if let Some(leaf) = self.leaf(expr) {
-            self.ops.push(Op::Load(leaf));
+            self.load(leaf);
             return;
         }
         match expr {
             ir::Expr::Unary(op, a) => {
                 self.write(a);
-                self.ops.push(Op::Monadic(match op {
+                self.monadic(match op {
                     Unary::Negate => Monadic::Negate,
                     Unary::Not => Monadic::Not,
-                }));
+                });
             }
             // Short circuits: an operand that is not needed takes no draw.
             ir::Expr::Binary(op @ (Binary::And | Binary::Or), a, b) => {
@@ -248,7 +207,7 @@ impl Writer<'_> {
                 let skip = self.ops.len();
                 self.ops.push(Op::Skip(0));
                 self.write(b);
-                self.ops.push(Op::Monadic(Monadic::Truth));
+                self.monadic(Monadic::Truth);
                 let here = self.here();
                 self.ops[skip] = if *op == Binary::And { Op::AndSkip(here) } else { Op::OrSkip(here) };
             }
@@ -284,7 +243,7 @@ impl Writer<'_> {
             ir::Expr::Call(Function::Max, arguments) => self.dyadic(Dyadic::Max, &arguments[0], &arguments[1]),
             ir::Expr::Call(function, arguments) => {
                 self.write(&arguments[0]);
-                self.ops.push(Op::Monadic(match function {
+                self.monadic(match function {
                     Function::Abs => Monadic::Abs,
                     Function::Floor => Monadic::Floor,
                     Function::Ceil => Monadic::Ceil,
@@ -292,7 +251,7 @@ impl Writer<'_> {
                     Function::Exp => Monadic::Exp,
                     Function::Ln => Monadic::Ln,
                     Function::Min | Function::Max => unreachable!("they have two arguments"),
-                }));
+                });
             }
             ir::Expr::Pool(figure, pool) => {
                 let family = self.families.pools[pool.pool as usize];
@@ -343,22 +302,30 @@ impl Writer<'_> {
     fn index(&mut self, index: Option<&ir::Expr>) {
         match index {
             Some(index) => self.write(index),
-            None => self.ops.push(Op::Load(Leaf::Number(0.0))),
+            None => self.load(Leaf::Number(0.0)),
         }
     }
 
     fn dyadic(&mut self, op: Dyadic, a: &ir::Expr, b: &ir::Expr) {
-        if let Some(leaf) = self.leaf(b) {
+        let (a_leaf, b_leaf) = (self.leaf(a), self.leaf(b));
+        if let (Dyadic::Add, Some(Leaf::Used(used)), Some(Leaf::Free(free))) = (op, a_leaf, b_leaf)
+            && used == free
+            && let Some(cap) = self.families.whole_caps[used as usize]
+        {
+            self.load(Leaf::Number(cap));
+        } else if let Some(leaf) = b_leaf {
             self.write(a);
-            self.ops.push(Op::With(op, leaf));
-        } else if let Some(leaf) = self.leaf(a) {
+            let (step, bits) = operation::dyadic(op, leaf, Side::Right);
+            self.ops.push(Op::Step(step, bits));
+        } else if let Some(leaf) = a_leaf {
             self.write(b);
-            self.ops.push(Op::Under(op, leaf));
+            let (step, bits) = operation::dyadic(op, leaf, Side::Left);
+            self.ops.push(Op::Step(step, bits));
         } else {
             self.write(a);
             self.push();
             self.write(b);
-            self.ops.push(Op::Popped(op));
+            self.ops.push(Op::Popped(operation::of_two(op)));
             self.put_by -= 1;
         }
     }
@@ -478,8 +445,8 @@ pub(crate) enum Draws {
 /// An aggregate's variable and those around it.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
-    value: f64,
-    outer: Option<&'a Scope<'a>>,
+    pub(crate) value: f64,
+    pub(crate) outer: Option<&'a Scope<'a>>,
 }
 
 impl<'a> Frame<'a> {
@@ -498,65 +465,36 @@ const DEPTH_SMALL: usize = 8;
 impl Kernel<'_> {
     #[inline]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
-        if let [Op::Load(leaf)] = *expr.ops {
-            return self.leaf(leaf, frame);
+        if let [Op::Step(step, bits)] = *expr.ops {
+            return step(self, frame, 0.0, bits);
         }
         if expr.depth <= DEPTH_SMALL {
-            self.eval_with(world, expr, frame, &mut [0.0; DEPTH_SMALL])
+            self.run_ops(world, expr, frame, &mut [0.0; DEPTH_SMALL])
         } else {
-            self.eval_with(world, expr, frame, &mut vec![0.0; expr.depth])
+            self.eval_deep(world, expr, frame)
         }
     }
 
-    #[inline]
-    fn read_attribute(&self, attribute: u32, frame: &Frame<'_>) -> f64 {
-        match frame.snapshot {
-            Some(attributes) => attributes[attribute as usize],
-            None if frame.session == NOBODY => 0.0,
-            None => self.attribute(frame.session, attribute),
-        }
+    #[cold]
+    fn eval_deep<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
+        self.run_ops(world, expr, frame, &mut vec![0.0; expr.depth])
     }
 
     #[inline(always)]
-    fn leaf(&self, leaf: Leaf, frame: &Frame<'_>) -> f64 {
-        match leaf {
-            Leaf::Number(n) => n,
-            Leaf::Attribute(a) => self.read_attribute(a, frame),
-            Leaf::Context(context) => frame.variables[context as usize],
-            Leaf::Now => self.now,
-            Leaf::Variable(depth) => {
-                let mut scope = frame.scope;
-                for _ in 0..depth {
-                    scope = scope.and_then(|s| s.outer);
-                }
-                scope.map_or(0.0, |s| s.value)
-            }
-            Leaf::Used(pool) => self.pools[pool as usize].used_units(),
-            Leaf::Free(pool) => self.pools[pool as usize].free_units(),
-            Leaf::Holders(pool) => f64::from(self.pools[pool as usize].holders),
-            Leaf::Queued(pool) => self.pools[pool as usize].waiting() as f64,
-            Leaf::Cachedin(pool) => self.cachedin(frame.session, pool),
-            Leaf::Folded(id) => self.gauges.root(id),
-        }
-    }
-
-    fn eval_with<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
+    fn run_ops<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
         let (mut value, mut at, mut top) = (0.0, 0, 0);
         while let Some(op) = expr.ops.get(at) {
             at += 1;
             match *op {
-                Op::Load(leaf) => value = self.leaf(leaf, frame),
+                Op::Step(step, bits) => value = step(self, frame, value, bits),
                 Op::Push => {
                     stack[top] = value;
                     top += 1;
                 }
-                Op::With(op, leaf) => value = dyadic(op, value, self.leaf(leaf, frame)),
-                Op::Under(op, leaf) => value = dyadic(op, self.leaf(leaf, frame), value),
                 Op::Popped(op) => {
                     top -= 1;
-                    value = dyadic(op, stack[top], value);
+                    value = op(stack[top], value);
                 }
-                Op::Monadic(op) => value = monadic(op, value),
                 Op::AndSkip(to) if value == 0.0 => {
                     value = 0.0;
                     at = to as usize;
@@ -568,35 +506,52 @@ impl Kernel<'_> {
                 Op::ElseSkip(to) if value == 0.0 => at = to as usize,
                 Op::AndSkip(_) | Op::OrSkip(_) | Op::ElseSkip(_) => {}
                 Op::Skip(to) => at = to as usize,
-                Op::PoolAt(figure, family) => {
-                    let pool = self.member_at(family, value, frame, |at| &self.code.pools[at as usize].name);
-                    value = self.pool_figure(figure, pool, frame.session);
-                }
-                Op::Stage(figure, stage) => value = self.stage_figure(world, figure, stage),
-                Op::StageAt(figure, family) => {
-                    let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
-                    value = self.stage_figure(world, figure, stage);
-                }
-                Op::StageNumber(family) => {
-                    let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
-                    value = f64::from(stage);
-                }
-                Op::Price => {
-                    top -= 2;
-                    value = self.price(world, stack[top] as u32, stack[top + 1], value);
-                }
-                Op::Draw(law, false) => value = self.draw(world, law, value, 0.0, frame),
-                Op::Draw(law, true) => {
-                    top -= 1;
-                    value = self.draw(world, law, stack[top], value, frame);
-                }
-                Op::Aggregate(id) => {
-                    let Aggregate { fold, count, body } = &expr.aggregates[id as usize];
-                    value = self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame);
-                }
+                op => value = self.rare_op(world, expr, op, value, (stack, &mut top), frame),
             }
         }
         value
+    }
+
+    /// Those that are no arithmetic.
+    #[inline(never)]
+    fn rare_op<W: World>(
+        &self,
+        world: &mut W,
+        expr: &Expr,
+        op: Op,
+        value: f64,
+        (stack, top): (&mut [f64], &mut usize),
+        frame: &Frame<'_>,
+    ) -> f64 {
+        match op {
+            Op::PoolAt(figure, family) => {
+                let pool = self.member_at(family, value, frame, |at| &self.code.pools[at as usize].name);
+                self.pool_figure(figure, pool, frame.session)
+            }
+            Op::Stage(figure, stage) => self.stage_figure(world, figure, stage),
+            Op::StageAt(figure, family) => {
+                let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                self.stage_figure(world, figure, stage)
+            }
+            Op::StageNumber(family) => {
+                let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                f64::from(stage)
+            }
+            Op::Price => {
+                *top -= 2;
+                self.price(world, stack[*top] as u32, stack[*top + 1], value)
+            }
+            Op::Draw(law, false) => self.draw(world, law, value, 0.0, frame),
+            Op::Draw(law, true) => {
+                *top -= 1;
+                self.draw(world, law, stack[*top], value, frame)
+            }
+            Op::Aggregate(id) => {
+                let Aggregate { fold, count, body } = &expr.aggregates[id as usize];
+                self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame)
+            }
+            _ => unreachable!("arithmetic is done where it is met"),
+        }
     }
 
     fn price<W: World>(&self, world: &mut W, stage: u32, h: f64, d: f64) -> f64 {
@@ -738,42 +693,5 @@ pub(crate) fn fold(kind: Fold, a: f64, b: f64) -> f64 {
         Fold::Max if b > a || a.is_nan() => b,
         Fold::Min | Fold::Max => a,
         Fold::Sum => a + b,
-    }
-}
-
-fn truth(value: bool) -> f64 {
-    if value { 1.0 } else { 0.0 }
-}
-
-fn monadic(op: Monadic, a: f64) -> f64 {
-    match op {
-        Monadic::Negate => -a,
-        Monadic::Not => truth(a == 0.0),
-        Monadic::Truth => truth(a != 0.0),
-        Monadic::Abs => a.abs(),
-        Monadic::Floor => a.floor(),
-        Monadic::Ceil => a.ceil(),
-        Monadic::Sqrt => libm::sqrt(a),
-        Monadic::Exp => libm::exp(a),
-        Monadic::Ln => libm::log(a),
-    }
-}
-
-#[inline(always)]
-fn dyadic(op: Dyadic, a: f64, b: f64) -> f64 {
-    match op {
-        Dyadic::Add => a + b,
-        Dyadic::Subtract => a - b,
-        Dyadic::Multiply => a * b,
-        Dyadic::Divide => a / b,
-        Dyadic::Power => libm::pow(a, b),
-        Dyadic::Less => truth(a < b),
-        Dyadic::LessEqual => truth(a <= b),
-        Dyadic::Greater => truth(a > b),
-        Dyadic::GreaterEqual => truth(a >= b),
-        Dyadic::Equal => truth(a == b),
-        Dyadic::NotEqual => truth(a != b),
-        Dyadic::Min => a.min(b),
-        Dyadic::Max => a.max(b),
     }
 }

@@ -153,7 +153,9 @@ impl Kernel<'_> {
             self.end_leap(stage);
             // Nobody waits, so it does not matter what the plan leaves of the budget.
             let planning = Planning::over(stage);
-            self.start_step(world, stage, step, inputs, |kernel| kernel.steps_settled(stage, step, planning, work, slack))?;
+            self.start_step(world, stage, step, inputs, |kernel| {
+                kernel.steps_settled(stage, step, planning, work, slack)
+            })?;
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);

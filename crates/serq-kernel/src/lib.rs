@@ -14,6 +14,7 @@ mod index_set;
 mod kernel;
 mod leap;
 mod lease;
+mod operation;
 mod pool;
 mod preemption;
 mod session;

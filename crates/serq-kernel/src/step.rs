@@ -677,7 +677,8 @@ impl Kernel<'_> {
             return Ok(false);
         }
         // Every resident decodes a whole token.
-        let whole = scheduled && jobs as usize == engine_residents && inputs.tokens == f64::from(decoders) && work >= 1.0;
+        let whole =
+            scheduled && jobs as usize == engine_residents && inputs.tokens == f64::from(decoders) && work >= 1.0;
         let settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
         self.start_step(world, stage, step, inputs, |kernel| {
             if settles { kernel.steps_settled(stage, step, planning, work, slack) } else { 1 }
@@ -733,13 +734,7 @@ impl Kernel<'_> {
     }
 
     /// How long the planned iteration lasts.
-    fn cost<W: World>(
-        &mut self,
-        world: &mut W,
-        stage: u32,
-        step: &StepCode,
-        inputs: CostInputs,
-    ) -> Result<f64> {
+    fn cost<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, inputs: CostInputs) -> Result<f64> {
         let engine = &mut self.stages[stage as usize].engine;
         if step.cost_steady && engine.inputs == inputs && engine.cost > 0.0 {
             return Ok(engine.cost);
