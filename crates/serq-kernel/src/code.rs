@@ -10,6 +10,7 @@ use std::cell::Cell;
 use serq_ir as ir;
 use serq_ir::{Context, Place};
 
+use crate::choice::{ChoiceCode, ChoicesCode};
 use crate::expression::{Expr, Families, Family, PoolRef, Reads, StageRef};
 use crate::gauge::GaugesCode;
 
@@ -29,6 +30,7 @@ pub struct Code {
     pub(crate) init: Simple,
     pub(crate) turn: Simple,
     pub(crate) gauges: GaugesCode,
+    pub(crate) choices: ChoicesCode,
     pub(crate) gap: Option<Expr>,
     /// Some expression reads a stage's estimates.
     pub(crate) estimates: bool,
@@ -147,11 +149,7 @@ pub(crate) enum Op {
         otherwise: u32,
     },
     Jump(u32),
-    Choose {
-        attribute: u32,
-        count: Expr,
-        keys: Vec<Expr>,
-    },
+    Choose(Box<ChoiceCode>),
 }
 
 #[derive(Debug)]
@@ -242,6 +240,7 @@ fn watches_steps(gauge: &ir::Expr, family: u32) -> bool {
 struct Builder<'a> {
     program: &'a ir::Program,
     families: Families,
+    choices: ChoicesCode,
     ops: Vec<Op>,
     places: Vec<Place>,
     estimates: Cell<bool>,
@@ -268,8 +267,12 @@ fn whole_caps(pool: &ir::Pool) -> impl Iterator<Item = Option<f64>> + use<> {
 
 impl<'a> Builder<'a> {
     fn new(program: &'a ir::Program) -> Self {
+        let members = |size: Option<u32>| size.unwrap_or(1) as usize;
+        let pools = program.pools.iter().map(|p| members(p.size)).sum();
+        let stages = program.stages.iter().map(|s| members(s.size)).sum();
         Self {
             program,
+            choices: ChoicesCode::new(pools, stages),
             families: Families {
                 pools: families(program.pools.iter().map(|p| p.size)),
                 stages: families(program.stages.iter().map(|s| s.size)),
@@ -311,6 +314,7 @@ impl<'a> Builder<'a> {
             init,
             turn,
             gauges,
+            choices: self.choices,
             gap,
             estimates: self.estimates.get(),
         }
@@ -350,7 +354,9 @@ impl<'a> Builder<'a> {
                 growing: run.growing.as_ref().map(|p| self.pool_ref(p)),
             })),
             ir::StmtKind::Choose { attribute, count, keys } => {
-                Op::Choose { attribute: *attribute, count: self.expr(count), keys: self.exprs(keys) }
+                let tracked = self.choices.track(self.program, &self.families, *attribute, count, keys);
+                let (count, keys) = (self.expr(count), self.exprs(keys));
+                Op::Choose(Box::new(ChoiceCode { attribute: *attribute, count, keys, tracked }))
             }
             ir::StmtKind::Hold(hold) => {
                 let code = self.hold(hold);

@@ -97,21 +97,30 @@ pub(crate) struct Families {
     pub(crate) whole_caps: Vec<Option<f64>>,
 }
 
+/// What stands for a number known when the program is made ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// An aggregate's variable.
+    Term(u32),
+    /// The attribute a choice sets; in its pools the session has nothing cached.
+    Candidate { attribute: u32, candidate: u32 },
+}
+
 impl Expr {
     pub(crate) fn new(expr: &ir::Expr, families: &Families) -> Self {
         Self::with(expr, families, None, &mut |_| None)
     }
 
-    /// As the term of this number, where it is the body of an aggregate; and with those
-    /// aggregates taken from folds for which `fold_of` has one.
+    /// With what is bound put in, and with those aggregates taken from folds for which
+    /// `fold_of` has one.
     pub(crate) fn with(
         expr: &ir::Expr,
         families: &Families,
-        term: Option<u32>,
+        bound: Option<Bound>,
         fold_of: &mut dyn FnMut(&ir::Expr) -> Option<u32>,
     ) -> Self {
         let mut writer =
-            Writer { families, term, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 };
+            Writer { families, bound, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 };
         writer.write(expr);
         let number = if let ir::Expr::Number(n) = expr { Some(n.0) } else { None };
         Self { ops: writer.ops.into(), aggregates: writer.aggregates.into(), number, depth: writer.depth }
@@ -126,7 +135,7 @@ impl Expr {
 /// Writes the operations of one expression.
 struct Writer<'a> {
     families: &'a Families,
-    term: Option<u32>,
+    bound: Option<Bound>,
     fold_of: &'a mut dyn FnMut(&ir::Expr) -> Option<u32>,
     ops: Vec<Op>,
     aggregates: Vec<Aggregate>,
@@ -157,14 +166,20 @@ impl Writer<'_> {
     fn leaf(&mut self, expr: &ir::Expr) -> Option<Leaf> {
         Some(match expr {
             ir::Expr::Number(n) => Leaf::Number(n.0),
+            ir::Expr::Attribute(_) | ir::Expr::Variable(_) if self.number(expr).is_some() => {
+                Leaf::Number(self.number(expr)?)
+            }
             ir::Expr::Attribute(a) => Leaf::Attribute(*a),
             ir::Expr::Context(Context::Now) => Leaf::Now,
             ir::Expr::Context(context) => Leaf::Context(*context),
-            ir::Expr::Variable(depth) => self.term.map_or(Leaf::Variable(*depth), |term| Leaf::Number(f64::from(term))),
+            ir::Expr::Variable(depth) => Leaf::Variable(*depth),
             ir::Expr::Pool(figure, pool) => {
                 let family = self.families.pools[pool.pool as usize];
                 let pool = self.fixed(family, pool.member.as_deref())?;
+                let candidate = matches!(self.bound, Some(Bound::Candidate { .. }));
+                let constant = matches!(pool_index(expr), None | Some(ir::Expr::Number(_)));
                 match figure {
+                    PoolFigure::Cachedin if candidate && !constant => Leaf::Number(0.0),
                     PoolFigure::Used => Leaf::Used(pool),
                     PoolFigure::Free => Leaf::Free(pool),
                     PoolFigure::Holders => Leaf::Holders(pool),
@@ -177,15 +192,21 @@ impl Writer<'_> {
         })
     }
 
+    /// What is bound, or written as a number.
+    fn number(&self, expr: &ir::Expr) -> Option<f64> {
+        match (expr, self.bound) {
+            (ir::Expr::Number(n), _) => Some(n.0),
+            (ir::Expr::Variable(_), Some(Bound::Term(term))) => Some(f64::from(term)),
+            (ir::Expr::Attribute(a), Some(Bound::Candidate { attribute, candidate })) if *a == attribute => {
+                Some(f64::from(candidate))
+            }
+            _ => None,
+        }
+    }
+
     fn fixed(&self, family: Family, index: Option<&ir::Expr>) -> Option<u32> {
-        let index = match (index, self.term) {
-            // Only a family of one goes without an index.
-            (None, _) => 0.0,
-            (Some(ir::Expr::Number(n)), _) => n.0,
-            (Some(ir::Expr::Variable(_)), Some(term)) => f64::from(term),
-            _ => return None,
-        };
-        family.member(index)
+        // Only a family of one goes without an index.
+        family.member(index.map_or(Some(0.0), |index| self.number(index))?)
     }
 
     fn write(&mut self, expr: &ir::Expr) {
@@ -329,6 +350,10 @@ impl Writer<'_> {
             self.put_by -= 1;
         }
     }
+}
+
+fn pool_index(expr: &ir::Expr) -> Option<&ir::Expr> {
+    if let ir::Expr::Pool(_, pool) = expr { pool.member.as_deref() } else { None }
 }
 
 /// A reference to a member.

@@ -19,7 +19,7 @@
 use serq_ir as ir;
 use serq_ir::{Fold, PoolFigure};
 
-use crate::expression::{Expr, Families, Family, Frame, NO_VARIABLES, Reads, fold};
+use crate::expression::{Bound, Expr, Families, Family, Frame, NO_VARIABLES, Reads, fold};
 use crate::kernel::Kernel;
 use crate::pool::{HOLDERS, QUEUE, USED};
 use crate::world::{Purpose, World};
@@ -109,7 +109,7 @@ impl GaugesCode {
             for term in 0..*count {
                 self.watch(families, body, Some(term), false, Target::Term { terms, term });
             }
-            let exprs = (0..*count).map(|term| Expr::with(body, families, Some(term), &mut |_| None)).collect();
+            let exprs = (0..*count).map(|term| Expr::with(body, families, Some(Bound::Term(term)), &mut |_| None)).collect();
             self.terms.push(TermsCode { body: (**body).clone(), terms: exprs, folds: Vec::new() });
             terms as usize
         });

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use serq_ir::Place;
 
 use crate::cache::Entries;
+use crate::choice::{self, Choice};
 use crate::code::{Code, StageCodeKind};
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Filling;
@@ -95,6 +96,7 @@ pub struct Kernel<'p> {
     fault: RefCell<Option<(String, u32)>>,
 
     pub(crate) gauges: Gauges,
+    pub(crate) choices: Vec<Choice>,
     touched_pools: Vec<u32>,
     touched_stages: Vec<u32>,
 
@@ -193,6 +195,7 @@ impl<'p> Kernel<'p> {
             simple_place: None,
             fault: RefCell::new(None),
             gauges: Gauges::new(&code.gauges),
+            choices: choice::trees(&code.choices),
             touched_pools: Vec::new(),
             touched_stages: Vec::new(),
             keys_best: Vec::new(),
@@ -495,6 +498,7 @@ impl<'p> Kernel<'p> {
             self.touched_pools.push(pool);
         }
         state.touched |= changes;
+        self.mark_pool(pool);
         self.stirred = true;
         if changes != QUEUE && !self.pools[pool as usize].leaps.is_empty() {
             self.pool_changed_in_leaps(pool);
@@ -502,6 +506,7 @@ impl<'p> Kernel<'p> {
     }
 
     pub(crate) fn touch_stage(&mut self, stage: u32) {
+        self.mark_stage(stage);
         let state = &mut self.stages[stage as usize];
         if !state.touched {
             state.touched = true;

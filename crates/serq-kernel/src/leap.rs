@@ -300,6 +300,7 @@ impl Kernel<'_> {
 
     /// Gives every planned job the tokens of `steps` steps, the last of which ended at `end`.
     fn catch_up_steps<W: World>(&mut self, world: &mut W, stage: u32, end: f64, steps: u64) {
+        self.mark_stage(stage);
         let engine = &mut self.stages[stage as usize].engine;
         let (began, cost) = (engine.began, engine.cost());
         engine.began = end;

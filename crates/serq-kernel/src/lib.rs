@@ -5,6 +5,7 @@
 //! [`World`] for the other side of it, [`Code`] for a program made ready.
 
 mod cache;
+mod choice;
 mod code;
 mod expression;
 mod flow;

@@ -20,8 +20,9 @@ use std::cell::Cell;
 
 use serq_ir::BuiltIn;
 
+use crate::choice::ChoiceCode;
 use crate::code::{Op, RunCode, Simple, SimpleOp};
-use crate::expression::{Draws, Expr, Frame, PoolRef};
+use crate::expression::{Draws, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::world::{Action, Arrival, Result, TraceTurn, World};
@@ -277,9 +278,9 @@ impl Kernel<'_> {
                     }
                 }
                 Op::Jump(to) => next = *to,
-                Op::Choose { attribute, count, keys } => {
-                    let count = self.eval(world, count, &frame);
-                    self.choose(world, slot, *attribute, count, keys)?;
+                Op::Choose(choice) => {
+                    let count = self.eval(world, &choice.count, &frame);
+                    self.choose(world, slot, choice, count)?;
                 }
             }
             self.check_fault()?;
@@ -345,30 +346,18 @@ impl Kernel<'_> {
         self.run_simple(world, slot, &code.turn)
     }
 
-    fn choose<W: World>(&mut self, world: &mut W, slot: u32, attribute: u32, count: f64, keys: &[Expr]) -> Result<()> {
+    fn choose<W: World>(&mut self, world: &mut W, slot: u32, choice: &ChoiceCode, count: f64) -> Result<()> {
         if !(0.0..=CANDIDATES_MAX).contains(&count) || count.fract() != 0.0 {
             let message =
                 format!("choose among {count} candidates: a whole number from 0 to {CANDIDATES_MAX} is meant");
             return Err(self.fault_at(message, slot));
         }
+        let count = count as u32;
         // A candidate is as good as a statement to the guard against endless instants.
-        self.sessions[slot as usize].statements += count as u32;
-        let mut best = std::mem::take(&mut self.keys_best);
-        let mut tried = std::mem::take(&mut self.keys_tried);
-        let mut chosen = 0;
-        let frame = Frame::session(slot);
-        for candidate in 0..count as u32 {
-            self.set_attribute(slot, attribute, f64::from(candidate));
-            tried.clear();
-            self.eval_keys(world, keys, &frame, &mut tried);
-            if candidate == 0 || precedes(&tried, &best) {
-                chosen = candidate;
-                std::mem::swap(&mut best, &mut tried);
-            }
-        }
-        self.set_attribute(slot, attribute, f64::from(chosen));
-        self.keys_best = best;
-        self.keys_tried = tried;
+        self.sessions[slot as usize].statements += count;
+        let chosen = self.choose_tracked(world, slot, choice);
+        let chosen = chosen.unwrap_or_else(|| self.scan(world, slot, choice, count));
+        self.set_attribute(slot, choice.attribute, f64::from(chosen));
         Ok(())
     }
 

@@ -702,6 +702,7 @@ impl Kernel<'_> {
         steps: impl FnOnce(&mut Self) -> u64,
     ) -> Result<()> {
         let cost = if W::MODELS_TIME { self.cost(world, stage, step, inputs)? } else { 0.0 };
+        self.mark_stage(stage);
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
         engine.began = self.now;
@@ -715,6 +716,7 @@ impl Kernel<'_> {
 
     /// The running iteration is over; what its jobs had planned is done.
     pub(crate) fn stop_step(&mut self, stage: u32) {
+        self.mark_stage(stage);
         self.end_leap(stage);
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = false;
@@ -814,6 +816,7 @@ impl Kernel<'_> {
         plan.clear();
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan = plan;
+        self.mark_stage(stage);
         if self.step_code(stage).is_some_and(|step| step.watched) {
             self.touch_stage(stage);
         }

@@ -1,0 +1,371 @@
+//! `choose j in n by (keys)` over many candidates, kept up to date.
+//!
+//! Most keys read figures of the candidate alone (`queued(D[j].kv)`), so among a thousand
+//! candidates few have changed since the last choice. Their keys stand in a winner tree;
+//! what changes marks its candidate, and a choice reads the marked ones again. A key
+//! that reads `cachedin` of the candidate is the same for all in whose pool the session has
+//! nothing; the few others are tried by themselves.
+//!
+//! # Invariants
+//!
+//! - The candidate chosen is the one a scan over all of them finds: of equal ones the first.
+//!   Debug builds compare. Where a key is NaN, draws, or reads the candidate in another way,
+//!   there is no tree and the scan is what runs.
+//! - The tree holds the keys with `cachedin` 0, read when last marked.
+
+use serq_ir as ir;
+use serq_ir::{Context, PoolFigure, StageFigure};
+
+use crate::expression::{Bound, Expr, Families, Family, Frame, NOBODY};
+use crate::kernel::Kernel;
+use crate::session::precedes;
+use crate::world::World;
+
+/// Fewer candidates are looked at one by one.
+const CANDIDATES_MIN: u32 = 9;
+
+/// No candidate.
+const NONE: u32 = u32::MAX;
+
+/// A `choose` statement made ready.
+#[derive(Debug)]
+pub(crate) struct ChoiceCode {
+    pub(crate) attribute: u32,
+    pub(crate) count: Expr,
+    pub(crate) keys: Vec<Expr>,
+    /// Its place among those with a tree.
+    pub(crate) tracked: Option<u32>,
+}
+
+/// A choice with a tree.
+#[derive(Debug)]
+pub(crate) struct TrackedCode {
+    count: u32,
+    /// Per candidate, the keys that depend on it, with `cachedin` 0.
+    keys: Vec<Vec<Expr>>,
+    /// Families of pools of which `cachedin` is read.
+    cached: Vec<Family>,
+    /// `work` of a step stage is read: while it leaps it changes unmarked.
+    reads_work: bool,
+}
+
+/// A candidate to be read again.
+pub(crate) type Mark = (u32, u32);
+
+/// All tracked choices, and by member of pools and stages which candidates they concern.
+#[derive(Debug, Default)]
+pub(crate) struct ChoicesCode {
+    tracked: Vec<TrackedCode>,
+    pub(crate) pool_marks: Vec<Vec<Mark>>,
+    pub(crate) stage_marks: Vec<Vec<Mark>>,
+}
+
+/// How a key depends on the candidate.
+#[derive(Debug, Default)]
+struct Dependence {
+    /// On figures of the candidate.
+    candidate: bool,
+    /// On what else differs between two choices.
+    other: bool,
+    /// In a way no tree can follow.
+    beyond: bool,
+    pools: Vec<u32>,
+    stages: Vec<u32>,
+    cached: Vec<u32>,
+    work: bool,
+}
+
+impl Dependence {
+    fn read(&mut self, expr: &ir::Expr, attribute: u32, program: &ir::Program) {
+        let is_candidate = |index: &Option<Box<ir::Expr>>| match index.as_deref() {
+            Some(ir::Expr::Attribute(a)) => *a == attribute,
+            _ => false,
+        };
+        match expr {
+            ir::Expr::Pool(figure, pool) if is_candidate(&pool.member) => {
+                if *figure == PoolFigure::Cachedin {
+                    self.cached.push(pool.pool);
+                } else {
+                    self.candidate = true;
+                    self.pools.push(pool.pool);
+                }
+                return;
+            }
+            ir::Expr::Stage(figure, stage) if is_candidate(&stage.member) => {
+                let step = matches!(program.stages[stage.stage as usize].kind, ir::StageKind::Step(_));
+                self.candidate = true;
+                self.work |= *figure == StageFigure::Work;
+                // What a served job has left shrinks all the time; what is left of a budget may
+                // depend on anything.
+                self.beyond |= *figure == StageFigure::BudgetLeft || (*figure == StageFigure::Work && !step);
+                self.stages.push(stage.stage);
+                return;
+            }
+            ir::Expr::Attribute(a) => {
+                self.candidate |= *a == attribute;
+                self.other |= *a != attribute;
+            }
+            ir::Expr::Context(Context::Now) | ir::Expr::Pool(..) | ir::Expr::Stage(..) => {
+                self.other = true;
+                self.beyond |= expr.children().any(|index| reads_attribute(index, attribute));
+            }
+            ir::Expr::Price(..) | ir::Expr::Draw(..) | ir::Expr::Aggregate { .. } => self.beyond = true,
+            _ => {}
+        }
+        expr.children().for_each(|child| self.read(child, attribute, program));
+    }
+}
+
+fn reads_attribute(expr: &ir::Expr, attribute: u32) -> bool {
+    matches!(expr, ir::Expr::Attribute(a) if *a == attribute)
+        || expr.children().any(|child| reads_attribute(child, attribute))
+}
+
+impl ChoicesCode {
+    pub(crate) fn new(pools: usize, stages: usize) -> Self {
+        Self { pool_marks: vec![Vec::new(); pools], stage_marks: vec![Vec::new(); stages], ..Self::default() }
+    }
+
+    /// Makes a tree for a choice whose keys allow it. Answers its place.
+    pub(crate) fn track(
+        &mut self,
+        program: &ir::Program,
+        families: &Families,
+        attribute: u32,
+        count: &ir::Expr,
+        keys: &[ir::Expr],
+    ) -> Option<u32> {
+        let ir::Expr::Number(n) = count else { return None };
+        let count = n.0 as u32;
+        if f64::from(count) != n.0 || !(CANDIDATES_MIN..=1 << 20).contains(&count) {
+            return None;
+        }
+        let mut all = Dependence::default();
+        let mut ranked = Vec::new();
+        for key in keys {
+            let mut key_alone = Dependence::default();
+            key_alone.read(key, attribute, program);
+            if key_alone.beyond || (key_alone.candidate && key_alone.other) {
+                return None;
+            }
+            if key_alone.candidate {
+                ranked.push(key);
+            }
+            all.read(key, attribute, program);
+        }
+        let pool = |family: &u32| families.pools[*family as usize];
+        let stage = |family: &u32| families.stages[*family as usize];
+        let (pools, stages): (Vec<Family>, Vec<Family>) =
+            (all.pools.iter().map(pool).collect(), all.stages.iter().map(stage).collect());
+        let cached: Vec<Family> = all.cached.iter().map(pool).collect();
+        // An index beyond a family's members stops the run; the scan says where.
+        if pools.iter().chain(&stages).chain(&cached).any(|family| family.size < count) {
+            return None;
+        }
+        let id = self.tracked.len() as u32;
+        for candidate in 0..count {
+            for family in &pools {
+                self.pool_marks[(family.first + candidate) as usize].push((id, candidate));
+            }
+            for family in &stages {
+                self.stage_marks[(family.first + candidate) as usize].push((id, candidate));
+            }
+        }
+        let keys = (0..count)
+            .map(|candidate| {
+                let bound = Bound::Candidate { attribute, candidate };
+                ranked.iter().map(|key| Expr::with(key, families, Some(bound), &mut |_| None)).collect()
+            })
+            .collect();
+        self.tracked.push(TrackedCode { count, keys, cached, reads_work: all.work });
+        Some(id)
+    }
+}
+
+/// A winner tree: of any two candidates the one whose keys stand first, of equal ones the lower.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    width: usize,
+    keys: Vec<f64>,
+    /// The root at 1, the candidates from `leaves`.
+    winners: Vec<u32>,
+    leaves: usize,
+    marked: Vec<u32>,
+    is_marked: Vec<bool>,
+    /// Candidates with a NaN among their keys.
+    nans: u32,
+}
+
+impl Choice {
+    fn new(code: &TrackedCode) -> Self {
+        let count = code.count as usize;
+        let leaves = count.next_power_of_two();
+        let width = code.keys[0].len();
+        Self {
+            width,
+            keys: vec![0.0; count * width],
+            winners: vec![NONE; 2 * leaves],
+            leaves,
+            marked: (0..code.count).collect(),
+            is_marked: vec![true; count],
+            nans: 0,
+        }
+    }
+
+    pub(crate) fn mark(&mut self, candidate: u32) {
+        if !self.is_marked[candidate as usize] {
+            self.is_marked[candidate as usize] = true;
+            self.marked.push(candidate);
+        }
+    }
+
+    fn keys_of(&self, candidate: u32) -> &[f64] {
+        &self.keys[candidate as usize * self.width..][..self.width]
+    }
+
+    fn has_nan(&self, candidate: u32) -> bool {
+        self.keys_of(candidate).iter().any(|key| key.is_nan())
+    }
+
+    /// Puts a candidate, or nobody, at its leaf, and finds the winners above.
+    fn place(&mut self, candidate: u32, there: bool) {
+        let mut at = self.leaves + candidate as usize;
+        self.winners[at] = if there { candidate } else { NONE };
+        while at > 1 {
+            at /= 2;
+            let (left, right) = (self.winners[2 * at], self.winners[2 * at + 1]);
+            self.winners[at] = match (left, right) {
+                (NONE, winner) | (winner, NONE) => winner,
+                _ if precedes(self.keys_of(right), self.keys_of(left)) => right,
+                _ => left,
+            };
+        }
+    }
+}
+
+pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
+    code.tracked.iter().map(Choice::new).collect()
+}
+
+impl Kernel<'_> {
+    /// Something of a pool changed that a choice may read.
+    #[inline]
+    pub(crate) fn mark_pool(&mut self, pool: u32) {
+        for &(choice, candidate) in &self.code.choices.pool_marks[pool as usize] {
+            self.choices[choice as usize].mark(candidate);
+        }
+    }
+
+    /// … of a stage.
+    #[inline]
+    pub(crate) fn mark_stage(&mut self, stage: u32) {
+        for &(choice, candidate) in &self.code.choices.stage_marks[stage as usize] {
+            self.choices[choice as usize].mark(candidate);
+        }
+    }
+
+    /// The candidate a scan would choose, or `None` where only the scan can tell.
+    pub(crate) fn choose_tracked<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode) -> Option<u32> {
+        let id = code.tracked?;
+        let tracked = &self.code.choices.tracked[id as usize];
+        if tracked.reads_work {
+            let mut from = 0;
+            while let Some(stage) = self.leaping.next_from(from) {
+                from = stage + 1;
+                self.mark_stage(stage);
+            }
+        }
+        self.read_marked(world, id, tracked);
+        if self.choices[id as usize].nans > 0 {
+            return None;
+        }
+        // Those in whose pools the session has something are tried by themselves.
+        let mut own: Vec<u32> = Vec::new();
+        for (pool, _) in &self.sessions[slot as usize].entries {
+            for family in &tracked.cached {
+                let candidate = pool.wrapping_sub(family.first);
+                if candidate < tracked.count && !own.contains(&candidate) {
+                    own.push(candidate);
+                }
+            }
+        }
+        own.iter().for_each(|&candidate| self.choices[id as usize].place(candidate, false));
+        let mut chosen = self.choices[id as usize].winners[1];
+        own.iter().for_each(|&candidate| self.choices[id as usize].place(candidate, true));
+        if !own.is_empty() {
+            chosen = self.best_of(world, slot, code, chosen, &own)?;
+        }
+        debug_assert_eq!(chosen, self.scan(world, slot, code, tracked.count), "the scan chooses the same");
+        Some(chosen)
+    }
+
+    fn read_marked<W: World>(&mut self, world: &mut W, id: u32, tracked: &TrackedCode) {
+        let mut marked = std::mem::take(&mut self.choices[id as usize].marked);
+        for candidate in marked.drain(..) {
+            let nan = self.choices[id as usize].has_nan(candidate);
+            for (at, key) in tracked.keys[candidate as usize].iter().enumerate() {
+                // They read no session.
+                let value = self.eval(world, key, &Frame::session(NOBODY));
+                let choice = &mut self.choices[id as usize];
+                choice.keys[candidate as usize * choice.width + at] = value;
+            }
+            let choice = &mut self.choices[id as usize];
+            choice.is_marked[candidate as usize] = false;
+            choice.nans = choice.nans - u32::from(nan) + u32::from(choice.has_nan(candidate));
+            choice.place(candidate, true);
+        }
+        self.choices[id as usize].marked = marked;
+    }
+
+    /// The first of the best of these candidates, by all keys; none where one is NaN.
+    fn best_of<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        code: &ChoiceCode,
+        winner: u32,
+        own: &[u32],
+    ) -> Option<u32> {
+        let mut best = std::mem::take(&mut self.keys_best);
+        let mut tried = std::mem::take(&mut self.keys_tried);
+        let mut chosen = NONE;
+        let mut comparable = true;
+        for &candidate in std::iter::once(&winner).chain(own) {
+            if candidate == NONE {
+                continue;
+            }
+            self.set_attribute(slot, code.attribute, f64::from(candidate));
+            tried.clear();
+            self.eval_keys(world, &code.keys, &Frame::session(slot), &mut tried);
+            comparable &= !tried.iter().any(|key| key.is_nan());
+            let equal_and_lower = candidate < chosen && !precedes(&best, &tried);
+            if chosen == NONE || precedes(&tried, &best) || equal_and_lower {
+                chosen = candidate;
+                std::mem::swap(&mut best, &mut tried);
+            }
+        }
+        self.keys_best = best;
+        self.keys_tried = tried;
+        comparable.then_some(chosen)
+    }
+
+    /// Looks at every candidate.
+    pub(crate) fn scan<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode, count: u32) -> u32 {
+        let mut best = std::mem::take(&mut self.keys_best);
+        let mut tried = std::mem::take(&mut self.keys_tried);
+        let mut chosen = 0;
+        let frame = Frame::session(slot);
+        for candidate in 0..count {
+            self.set_attribute(slot, code.attribute, f64::from(candidate));
+            tried.clear();
+            self.eval_keys(world, &code.keys, &frame, &mut tried);
+            if candidate == 0 || precedes(&tried, &best) {
+                chosen = candidate;
+                std::mem::swap(&mut best, &mut tried);
+            }
+        }
+        self.keys_best = best;
+        self.keys_tried = tried;
+        chosen
+    }
+}
