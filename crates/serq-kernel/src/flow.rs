@@ -1,29 +1,63 @@
 //! Flows: jobs that occupy several `ps` stages at once and divide them.
 //!
 //! A stage named in any run over several stages is shared for the whole run: every
-//! job on it is a flow. At every start and end of a flow all rates are set anew.
+//! job on it is a flow. When a flow starts or ends, rates are set anew where they move.
 //!
 //! * `maxmin`: all rates rise together; the stage with the least (capacity left) /
 //!   (unfrozen flows) fills first and freezes its flows at that rate (progressive
 //!   filling, Bertsekas and Gallager, "Data Networks", §6.5.2).
 //! * `bottleneck`: the least of capacity / flows over the flow's stages.
 //!
+//! Max-min is solved in a *region*: at first the stages whose flows changed. Flows of the
+//! region may take on a stage outside what the others there leave. Where that does not
+//! come out fair, the stage joins the region, and the region is solved again:
+//!
+//! ```text
+//!   stages changed ─▶ fill the region ─┬─ fair at every stage next to it ─▶ rates set
+//!                          ▲           └─ not at some ─▶ they join ─┐
+//!                          └────────────────────────────────────────┘
+//! ```
+//!
 //! # Invariants
 //!
 //! - Σ rates at a stage ≤ its capacity (within 1e-9 of it).
+//! - Every flow's rate is what filling all stages at once gives it (within 1e-9);
+//!   [`Kernel::check`] compares.
+//! - A flow keeps its rate and its time of ending, to the bit, while only others' rates move.
 //! - Two flows that end together end one after the other, in start order.
 
 use serq_ir::SharePolicy;
 
 use crate::code::StageCodeKind;
 use crate::kernel::Kernel;
+use crate::world::{Action, World};
 
-/// A shared stage while rates are being found.
+/// Rates nearer to each other than this part of them are one.
+const SAME: f64 = 1e-12;
+
+/// Where rates are being found.
+#[derive(Debug, Default)]
+pub(crate) struct Region {
+    /// Tells this region's stages and flows from those of the one before.
+    number: u64,
+    stages: Vec<RegionStage>,
+    flows: Vec<RegionFlow>,
+}
+
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Filling {
+struct RegionStage {
     stage: u32,
     left: f64,
     unfrozen: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RegionFlow {
+    flow: u32,
+    /// What the stages outside leave it.
+    bound: f64,
+    /// NaN until it is frozen.
+    rate: f64,
 }
 
 impl Kernel<'_> {
@@ -34,126 +68,263 @@ impl Kernel<'_> {
         }
     }
 
-    pub(crate) fn start_flow(&mut self, job: u32) {
-        self.advance_flows();
-        self.flows.push(job);
-        for at in 0..self.jobs[job as usize].stages.len() {
-            let stage = self.jobs[job as usize].stages[at];
-            self.stages[stage as usize].serving.push(job);
-            self.jobs[job as usize].started = self.now;
+    pub(crate) fn start_flow(&mut self, id: u32) {
+        let job = &mut self.jobs[id as usize];
+        job.started = self.now;
+        job.since = self.now;
+        job.rate = f64::NAN;
+        for &stage in &job.stages {
+            self.stages[stage as usize].serving.push(id);
+            self.flows_changed_at.push(stage);
         }
         self.flows_changed = true;
     }
 
-    pub(crate) fn stop_flow(&mut self, job: u32) {
-        self.advance_flows();
-        self.flows.retain(|&flow| flow != job);
-        for at in 0..self.jobs[job as usize].stages.len() {
-            let stage = self.jobs[job as usize].stages[at];
-            let state = &mut self.stages[stage as usize];
-            state.serving.retain(|&flow| flow != job);
-            state.load = 0.0;
+    pub(crate) fn stop_flow(&mut self, id: u32) {
+        let job = &self.jobs[id as usize];
+        self.flows_due.remove(&(job.due.to_bits(), job.order, id));
+        for &stage in &job.stages {
+            self.stages[stage as usize].serving.retain(|&flow| flow != id);
+            self.flows_changed_at.push(stage);
         }
         self.flows_changed = true;
     }
 
-    /// Deducts what every flow moved since rates were last set.
-    fn advance_flows(&mut self) {
-        let elapsed = self.now - self.flows_since;
-        self.flows_since = self.now;
-        if elapsed != 0.0 {
-            for &flow in &self.flows {
-                let job = &mut self.jobs[flow as usize];
-                job.remaining -= job.rate * elapsed;
-            }
-        }
-    }
-
-    /// Sets every flow's rate.
-    pub(crate) fn share_out(&mut self) {
-        self.advance_flows();
-        self.list_stages();
+    /// Sets the rates that move since flows changed, and says which flow ends next.
+    pub(crate) fn share_out<W: World>(&mut self, world: &mut W) {
+        let mut changed = std::mem::take(&mut self.flows_changed_at);
         match self.code.share {
-            Some(SharePolicy::Maxmin) => self.fill(),
+            Some(SharePolicy::Maxmin) => self.share_fairly(&changed),
             Some(SharePolicy::Bottleneck) => {
-                for at in 0..self.flows.len() {
-                    let flow = self.flows[at];
-                    let rate = self.jobs[flow as usize]
-                        .stages
-                        .iter()
-                        .map(|&s| self.capacity(s) / self.stages[s as usize].serving.len() as f64)
-                        .fold(f64::INFINITY, f64::min);
-                    self.jobs[flow as usize].rate = rate;
+                for &stage in &changed {
+                    for at in 0..self.stages[stage as usize].serving.len() {
+                        let flow = self.stages[stage as usize].serving[at];
+                        self.set_flow_rate(flow, self.bottleneck(flow));
+                    }
                 }
             }
             None => {}
         }
-        for at in 0..self.filling.len() {
-            let stage = self.filling[at].stage;
-            let sum: f64 = self.stages[stage as usize].serving.iter().map(|&f| self.jobs[f as usize].rate).sum();
-            let capacity = self.capacity(stage);
-            debug_assert!(sum <= capacity * (1.0 + 1e-9), "the flows of a stage are within its capacity");
-            self.stages[stage as usize].load = sum / capacity;
-            self.touch_stage(stage);
+        for stage in changed.drain(..) {
+            self.count_load(stage);
+        }
+        self.flows_changed_at = changed;
+        let next = self.flows_due.first().map(|&(due, _, flow)| (flow, f64::from_bits(due)));
+        world.act(Action::NextFinish { stage: None, next });
+    }
+
+    fn bottleneck(&self, flow: u32) -> f64 {
+        let share = |&s: &u32| self.capacity(s) / self.stages[s as usize].serving.len() as f64;
+        self.jobs[flow as usize].stages.iter().map(share).fold(f64::INFINITY, f64::min)
+    }
+
+    fn set_flow_rate(&mut self, id: u32, rate: f64) {
+        let now = self.now;
+        let job = &mut self.jobs[id as usize];
+        if job.rate == rate {
+            return;
+        }
+        self.flows_due.remove(&(job.due.to_bits(), job.order, id));
+        // Nothing is moved in no time, at an endless rate either.
+        if now > job.since {
+            job.remaining -= job.rate * (now - job.since);
+        }
+        job.since = now;
+        job.rate = rate;
+        let (remaining, order) = (job.remaining, job.order);
+        let due = self.due(remaining, rate);
+        self.jobs[id as usize].due = due.unwrap_or(f64::INFINITY);
+        if let Some(due) = due {
+            self.flows_due.insert((due.to_bits(), order, id));
+        }
+        for at in 0..self.jobs[id as usize].stages.len() {
+            let stage = self.jobs[id as usize].stages[at];
+            self.count_load(stage);
         }
     }
 
-    /// Lists the stages that have flows, in declaration order, nothing given out yet.
-    fn list_stages(&mut self) {
-        self.filling.clear();
-        for &flow in &self.flows {
-            for &stage in &self.jobs[flow as usize].stages {
-                let unfrozen = self.stages[stage as usize].serving.len() as u32;
-                self.filling.push(Filling { stage, left: self.capacity(stage), unfrozen });
-            }
-        }
-        self.filling.sort_unstable_by_key(|f| f.stage);
-        self.filling.dedup_by_key(|f| f.stage);
+    /// Always a fresh sum.
+    fn count_load(&mut self, stage: u32) {
+        let sum: f64 = self.stages[stage as usize].serving.iter().map(|&f| self.jobs[f as usize].rate).sum();
+        self.stages[stage as usize].load = sum / self.capacity(stage);
+        self.touch_stage(stage);
     }
 
-    fn fill(&mut self) {
-        let mut filling = std::mem::take(&mut self.filling);
-        for &flow in &self.flows {
-            self.jobs[flow as usize].rate = f64::NAN;
+    fn share_fairly(&mut self, changed: &[u32]) {
+        let mut region = std::mem::take(&mut self.region);
+        region.number += 1;
+        region.stages.clear();
+        for &stage in changed {
+            self.join_region(&mut region, stage);
         }
-        let mut open = self.flows.len();
-        while open > 0 {
-            let (mut tightest, mut rate) = (usize::MAX, f64::INFINITY);
-            for (at, f) in filling.iter().enumerate() {
-                if f.unfrozen > 0 && f.left / f64::from(f.unfrozen) < rate {
-                    tightest = at;
-                    rate = f.left / f64::from(f.unfrozen);
-                }
+        loop {
+            self.list_flows(&mut region);
+            self.fill(&mut region);
+            let stages = region.stages.len();
+            for at in 0..region.flows.len() {
+                self.join_unfair_neighbours(&mut region, at);
             }
-            if tightest == usize::MAX {
+            if region.stages.len() == stages {
                 break;
             }
-            let stage = filling[tightest].stage;
-            for at in 0..self.stages[stage as usize].serving.len() {
-                let flow = self.stages[stage as usize].serving[at];
-                if !self.jobs[flow as usize].rate.is_nan() {
+        }
+        for &RegionFlow { flow, rate, .. } in &region.flows {
+            let before = self.jobs[flow as usize].rate;
+            // A new flow has no rate yet.
+            if before.is_nan() || (rate - before).abs() > SAME * rate {
+                self.set_flow_rate(flow, rate);
+            }
+        }
+        self.region = region;
+    }
+
+    fn join_region(&mut self, region: &mut Region, stage: u32) {
+        let state = &mut self.stages[stage as usize];
+        if state.region != region.number && !state.serving.is_empty() {
+            state.region = region.number;
+            state.region_place = region.stages.len() as u32;
+            region.stages.push(RegionStage { stage, left: 0.0, unfrozen: 0 });
+        }
+    }
+
+    fn is_inside(&self, region: &Region, stage: u32) -> bool {
+        self.stages[stage as usize].region == region.number
+    }
+
+    /// Lists the region's flows, nothing given out yet.
+    fn list_flows(&mut self, region: &mut Region) {
+        region.flows.clear();
+        for at in 0..region.stages.len() {
+            let stage = region.stages[at].stage;
+            region.stages[at].left = self.capacity(stage);
+            region.stages[at].unfrozen = self.stages[stage as usize].serving.len() as u32;
+            for &flow in &self.stages[stage as usize].serving {
+                let stages = &self.jobs[flow as usize].stages;
+                // It is listed at the first of its stages that is inside.
+                let inside = |s: &&u32| self.is_inside(region, **s);
+                let first = stages.iter().filter(inside).min_by_key(|s| self.stages[**s as usize].region_place);
+                if first != Some(&stage) {
                     continue;
                 }
-                self.jobs[flow as usize].rate = rate.max(0.0);
+                let outside = stages.iter().filter(|s| !inside(s));
+                let bound = outside.map(|&s| self.left_by_others(s, flow)).fold(f64::INFINITY, f64::min);
+                region.flows.push(RegionFlow { flow, bound, rate: f64::NAN });
+            }
+        }
+    }
+
+    fn left_by_others(&self, stage: u32, flow: u32) -> f64 {
+        let others = self.stages[stage as usize].serving.iter().filter(|&&f| f != flow);
+        let taken: f64 = others.map(|&f| self.jobs[f as usize].rate).sum();
+        (self.capacity(stage) - taken).max(0.0)
+    }
+
+    /// Progressive filling, of stages and of the flows' bounds.
+    fn fill(&self, region: &mut Region) {
+        let mut open = region.flows.len();
+        while open > 0 {
+            let (mut tightest, mut level) = (None, f64::INFINITY);
+            for s in region.stages.iter().filter(|s| s.unfrozen > 0) {
+                let share = s.left / f64::from(s.unfrozen);
+                if share < level || tightest.is_none() {
+                    (tightest, level) = (Some(s.stage), share);
+                }
+            }
+            let unfrozen = region.flows.iter().enumerate().filter(|(_, f)| f.rate.is_nan());
+            let least = unfrozen.min_by(|a, b| a.1.bound.total_cmp(&b.1.bound)).map(|(at, f)| (at, f.bound));
+            let bounded = least.filter(|&(_, bound)| bound <= level);
+            for at in 0..region.flows.len() {
+                let RegionFlow { flow, rate, .. } = region.flows[at];
+                let stages = &self.jobs[flow as usize].stages;
+                let freezes = match bounded {
+                    Some((bounded, _)) => bounded == at,
+                    None => rate.is_nan() && tightest.is_some_and(|t| stages.contains(&t)),
+                };
+                if !freezes {
+                    continue;
+                }
+                let rate = bounded.map_or(level, |(_, bound)| bound).max(0.0);
+                region.flows[at].rate = rate;
                 open -= 1;
-                for &stage in &self.jobs[flow as usize].stages {
-                    let at = filling.binary_search_by_key(&stage, |f| f.stage).expect("every flow's stage is listed");
-                    filling[at].left -= rate;
-                    filling[at].unfrozen -= 1;
+                for &stage in stages {
+                    let state = &self.stages[stage as usize];
+                    if state.region == region.number {
+                        let inside = &mut region.stages[state.region_place as usize];
+                        inside.unfrozen -= 1;
+                        if rate.is_finite() {
+                            inside.left = (inside.left - rate).max(0.0);
+                        }
+                    }
                 }
             }
         }
-        self.filling = filling;
     }
 
-    /// The flow that ends next, and when.
-    pub(crate) fn next_flow(&self) -> Option<(u32, f64)> {
-        self.flows
-            .iter()
-            .filter_map(|&flow| {
-                let job = &self.jobs[flow as usize];
-                Some((flow, self.due(job.remaining, job.rate)?))
+    /// Takes in the stages outside at which a flow's rate is not fair.
+    fn join_unfair_neighbours(&mut self, region: &mut Region, at: usize) {
+        let RegionFlow { flow, bound, rate } = region.flows[at];
+        let before = self.jobs[flow as usize].rate;
+        for place in 0..self.jobs[flow as usize].stages.len() {
+            let stage = self.jobs[flow as usize].stages[place];
+            if self.is_inside(region, stage) {
+                continue;
+            }
+            let near = self.capacity(stage) * SAME;
+            let (mut sum, mut greatest, mut shared) = (0.0, 0.0f64, false);
+            for &other in &self.stages[stage as usize].serving {
+                let job = &self.jobs[other as usize];
+                sum += job.rate;
+                if other != flow {
+                    greatest = greatest.max(job.rate);
+                    shared |= job.stages.iter().any(|&s| self.is_inside(region, s));
+                }
+            }
+            let full = sum >= self.capacity(stage) - near;
+            let alone = self.stages[stage as usize].serving.len() == 1;
+            // Two flows of the region meet there; or it is held back while another has more; or
+            // it leaves room on what was full.
+            let unfair = (shared && (rate - before).abs() > near)
+                || (rate >= bound - near && rate < greatest - near)
+                || (rate < before - near && full && !alone);
+            if unfair {
+                self.join_region(region, stage);
+            }
+        }
+    }
+
+    /// Asserts that every flow has the rate that filling all stages at once gives it.
+    pub(crate) fn check_flows(&self) {
+        if self.code.share != Some(SharePolicy::Maxmin) || self.flows_changed {
+            return;
+        }
+        let mut open: Vec<u32> = (0..self.jobs.len() as u32)
+            .filter(|&id| {
+                let job = &self.jobs[id as usize];
+                let shared = |&s: &u32| matches!(self.code.stages[s as usize].kind, StageCodeKind::Shared { .. });
+                job.alive && job.stages.first().is_some_and(shared)
             })
-            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .collect();
+        let mut left: Vec<f64> = (0..self.stages.len() as u32)
+            .map(|s| match self.code.stages[s as usize].kind {
+                StageCodeKind::Shared { capacity } => capacity,
+                _ => f64::INFINITY,
+            })
+            .collect();
+        while !open.is_empty() {
+            let crowd = |s: u32| open.iter().filter(|&&f| self.jobs[f as usize].stages.contains(&s)).count();
+            let level = |s: u32| left[s as usize] / crowd(s) as f64;
+            let crowded = (0..self.stages.len() as u32).filter(|&s| crowd(s) > 0);
+            let tightest = crowded.min_by(|a, b| level(*a).total_cmp(&level(*b))).expect("a flow has a stage");
+            let rate = level(tightest);
+            let (frozen, rest): (Vec<u32>, Vec<u32>) =
+                open.iter().partition(|&&f| self.jobs[f as usize].stages.contains(&tightest));
+            for flow in frozen {
+                let job = &self.jobs[flow as usize];
+                let off = (job.rate - rate).abs();
+                assert!(off <= 1e-9 * rate.abs() || rate.is_infinite(), "a flow has {}, {rate} is fair", job.rate);
+                job.stages.iter().for_each(|&s| left[s as usize] -= rate);
+            }
+            open = rest;
+        }
     }
 }

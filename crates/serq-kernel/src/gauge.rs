@@ -109,7 +109,8 @@ impl GaugesCode {
             for term in 0..*count {
                 self.watch(families, body, Some(term), false, Target::Term { terms, term });
             }
-            let exprs = (0..*count).map(|term| Expr::with(body, families, Some(Bound::Term(term)), &mut |_| None)).collect();
+            let exprs =
+                (0..*count).map(|term| Expr::with(body, families, Some(Bound::Term(term)), &mut |_| None)).collect();
             self.terms.push(TermsCode { body: (**body).clone(), terms: exprs, folds: Vec::new() });
             terms as usize
         });

@@ -16,7 +16,7 @@
 //! draws from the [`World`]. The same facts and draws give the same actions.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serq_ir::Place;
 
@@ -24,7 +24,7 @@ use crate::cache::Entries;
 use crate::choice::{self, Choice};
 use crate::code::{Code, StageCodeKind};
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
-use crate::flow::Filling;
+use crate::flow::Region;
 use crate::gauge::Gauges;
 use crate::index_set::IndexSet;
 use crate::pool::{ExactSum, Pool, PoolCounts, QUEUE, TOLERANCE};
@@ -78,10 +78,11 @@ pub struct Kernel<'p> {
     /// A pool changed since waiters were last tried.
     pub(crate) stirred: bool,
 
-    /// In start order.
-    pub(crate) flows: Vec<u32>,
-    pub(crate) flows_since: f64,
+    /// Flows that will end, by when, then in start order.
+    pub(crate) flows_due: BTreeSet<(u64, u64, u32)>,
     pub(crate) flows_changed: bool,
+    /// Stages at which they did.
+    pub(crate) flows_changed_at: Vec<u32>,
 
     /// The session each running lease timer belongs to.
     pub(crate) timers: Vec<Option<u32>>,
@@ -107,7 +108,7 @@ pub struct Kernel<'p> {
     pub(crate) candidates: Vec<(u64, u32)>,
     pub(crate) serve_order: Vec<u32>,
     pub(crate) run_stages: Vec<u32>,
-    pub(crate) filling: Vec<Filling>,
+    pub(crate) region: Region,
 }
 
 /// What a member of a pool holds now.
@@ -183,9 +184,9 @@ impl<'p> Kernel<'p> {
             leaping: IndexSet::new(stages),
             cuts: Vec::new(),
             stirred: false,
-            flows: Vec::new(),
-            flows_since: 0.0,
+            flows_due: BTreeSet::new(),
             flows_changed: false,
+            flows_changed_at: Vec::new(),
             timers: Vec::new(),
             timers_free: Vec::new(),
             turn_draws: Cell::new(0),
@@ -204,7 +205,7 @@ impl<'p> Kernel<'p> {
             candidates: Vec::new(),
             serve_order: Vec::new(),
             run_stages: Vec::new(),
-            filling: Vec::new(),
+            region: Region::default(),
         }
     }
 
@@ -590,6 +591,7 @@ impl<'p> Kernel<'p> {
             };
             assert!(there, "session {} is where its status says: {:?}", session.serial, session.status);
         }
+        self.check_flows();
         for stage in &self.stages {
             let order = |id: &u32| (self.jobs[*id as usize].admission, self.jobs[*id as usize].order);
             assert!(stage.engine.residents.is_sorted_by_key(order), "residents stand in admission order");

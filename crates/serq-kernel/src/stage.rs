@@ -57,8 +57,10 @@ pub(crate) struct Job {
     pub(crate) order: u64,
     /// Its session's admission number when it joined (it can't change meanwhile).
     pub(crate) admission: u64,
-    /// A flow's rate.
+    /// A flow's rate, since when it is that, and when it ends then.
     pub(crate) rate: f64,
+    pub(crate) since: f64,
+    pub(crate) due: f64,
     /// Its place in its first stage's `serving`.
     place: u32,
 }
@@ -83,6 +85,8 @@ impl Job {
             order: 0,
             admission: 0,
             rate: 0.0,
+            since: 0.0,
+            due: f64::INFINITY,
             place: NOWHERE,
         }
     }
@@ -104,6 +108,9 @@ pub(crate) struct Stage {
     since: f64,
     /// Σ of its flows' rates over its capacity.
     pub(crate) load: f64,
+    /// The latest region of [`crate::flow`] it was in, and its place there.
+    pub(crate) region: u64,
+    pub(crate) region_place: u32,
     pub(crate) touched: bool,
     estimates: Estimates,
 }
@@ -438,8 +445,10 @@ impl Kernel<'_> {
                 state.serving.iter().for_each(|id| sum.add((job(id).remaining - done).max(0.0)));
             }
             StageCodeKind::Shared { .. } => {
-                let elapsed = self.now - self.flows_since;
-                let left = |job: &Job| (job.remaining - job.rate * elapsed).max(0.0);
+                let left = |job: &Job| {
+                    let moved = if self.now > job.since { job.rate * (self.now - job.since) } else { 0.0 };
+                    (job.remaining - moved).max(0.0)
+                };
                 state.serving.iter().for_each(|id| sum.add(left(job(id))));
             }
         }

@@ -329,8 +329,7 @@ impl Kernel<'_> {
             }
             if self.flows_changed {
                 self.flows_changed = false;
-                self.share_out();
-                world.act(Action::NextFinish { stage: None, next: self.next_flow() });
+                self.share_out(world);
             }
             // An engine passed over, or found idle, may have got somebody to serve since.
             plan &= started || self.engine_roused;
