@@ -180,13 +180,34 @@ impl Kernel<'_> {
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
-        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE {
+        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE || self.evict_one_block(pool, extra) {
             return Ok(());
         }
         self.pools[pool as usize].evicting = true;
         let done = self.evict_for(world, pool, extra);
         self.pools[pool as usize].evicting = false;
         done
+    }
+
+    /// One block of the least recently released entry's tail, where that is all there is to
+    /// do: what a growth needs most times. Answers whether it was.
+    fn evict_one_block(&mut self, pool: u32, extra: f64) -> bool {
+        let code = &self.code.pools[pool as usize];
+        let state = &mut self.pools[pool as usize];
+        let one = state.over_cap(extra) - state.quantum <= TOLERANCE;
+        if !one || !state.blocks || code.evict.is_some() || code.spill.is_some() || state.lru.first == NONE {
+            return false;
+        }
+        let entry = &mut self.entries.slab[state.lru.first as usize];
+        if entry.quanta <= 1.0 || self.instant_pieces >= PIECES_MAX {
+            return false;
+        }
+        entry.quanta -= 1.0;
+        state.cached.subtract(1.0);
+        state.counts.evicted_units += state.quantum;
+        self.instant_pieces += 1;
+        self.touch_pool(pool, CACHED);
+        true
     }
 
     fn evict_for<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {

@@ -35,6 +35,17 @@ use crate::world::{Action, Result, World};
 /// No more steps than this at once: their count stays exact in a double.
 const STEPS_MAX: f64 = 1e12;
 
+/// What became of a step's end ([`Kernel::tell_step_goes_on`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoesOn {
+    /// It is still to be told: it may bring more than the same batch.
+    Untold,
+    /// It was told; something is to be started or planned.
+    Told,
+    /// It was told, the next step has started, and nothing else is to be done.
+    Started,
+}
+
 /// The leap of an engine's present plan.
 #[derive(Debug, Default)]
 pub(crate) struct Leap {
@@ -107,20 +118,19 @@ impl Kernel<'_> {
     }
 
     /// Fact: a stage's step ended, and nothing else is due now. Where all it can bring is the
-    /// same batch again, with further blocks, that step is started at once. Answers whether it
-    /// was; where not, the fact is still to be told.
+    /// same batch again, with further blocks, that step is started at once.
     ///
     /// # Errors
     ///
     /// A fault of the cost.
-    pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<bool> {
+    pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;
-        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(GoesOn::Untold) };
         let leap = &self.stages[stage as usize].engine.leap;
         let ended = world.steps_ended(stage);
         let alone = leap.settled && leap.refused.is_none() && leap.work - ended as f64 >= 1.0 && step.goes_on;
         if !alone || self.something_else_to_do() || self.somebody_waits(step) {
-            return Ok(false);
+            return Ok(GoesOn::Untold);
         }
         self.at(now);
         let engine = &mut self.stages[stage as usize].engine;
@@ -133,8 +143,7 @@ impl Kernel<'_> {
             world.act(Action::StepsLeapt { stage, cost, decoders, steps: steps - 1 });
         }
         let plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
-        let mut inputs = CostInputs::of_decodes(plan.len());
-        let (mut work, mut slack) = (f64::INFINITY, f64::INFINITY);
+        let (mut work, mut slack, mut kv_decode) = (f64::INFINITY, f64::INFINITY, 0.0);
         let mut grown = true;
         for &id in &plan {
             let job = &self.jobs[id as usize];
@@ -145,17 +154,23 @@ impl Kernel<'_> {
             let job = &self.jobs[id as usize];
             work = work.min(job.remaining);
             slack = slack.min(job.slack);
-            inputs.kv_decode += job.memory;
+            kv_decode += job.memory;
         }
+        let inputs = CostInputs::of_decodes(plan.len(), kv_decode * self.quantum(step));
         self.stages[stage as usize].engine.plan = plan;
         if grown {
-            inputs.kv_decode *= self.quantum(step);
-            self.end_leap(stage);
-            // Nobody waits, so it does not matter what the plan leaves of the budget.
-            let planning = Planning::over(stage);
-            self.start_step(world, stage, step, inputs, |kernel| {
-                kernel.steps_settled(stage, step, planning, work, slack)
-            })?;
+            // Settled it is still.
+            let leap = &mut self.stages[stage as usize].engine.leap;
+            leap.caught_up = 0;
+            leap.work = work;
+            let steps = work.min(slack).min(STEPS_MAX) as u64;
+            leap.running = steps > 1;
+            if leap.running {
+                self.leaping.insert(stage);
+            } else {
+                self.leaping.remove(stage);
+            }
+            self.start_step(world, stage, step, inputs, |_| steps.max(1))?;
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);
@@ -163,7 +178,7 @@ impl Kernel<'_> {
         }
         self.make_cuts(world);
         self.after_fact();
-        Ok(true)
+        Ok(if grown && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
     }
 
     fn something_else_to_do(&self) -> bool {

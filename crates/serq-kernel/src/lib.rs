@@ -25,5 +25,6 @@ mod world;
 
 pub use code::Code;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
+pub use leap::GoesOn;
 pub use pool::PoolCounts;
 pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};

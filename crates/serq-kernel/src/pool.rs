@@ -104,8 +104,9 @@ impl Pool {
     }
 
     /// The least number of quanta that hold `units`.
+    #[inline]
     pub(crate) fn quanta(&self, units: f64) -> f64 {
-        if self.blocks { (units / self.quantum).ceil() } else { units }
+        if self.blocks { ceil(units / self.quantum) } else { units }
     }
 
     /// The most quanta that `units` fill.
@@ -193,4 +194,11 @@ impl ExactSum {
 #[inline(always)]
 fn whole(x: f64) -> bool {
     f64::from(x as i32) == x
+}
+
+/// The least whole number that is not below `x`, without a call where it is small.
+#[inline(always)]
+fn ceil(x: f64) -> f64 {
+    let down = f64::from(x as i32);
+    if (x - down).abs() < 1.0 { if down < x { down + 1.0 } else { down } } else { x.ceil() }
 }

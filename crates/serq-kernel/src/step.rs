@@ -38,7 +38,7 @@ use crate::stage::DONE;
 use crate::world::{Action, Purpose, Result, World};
 
 /// What a step stage is doing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Engine {
     /// Jobs present, in serve order.
     pub(crate) residents: Vec<u32>,
@@ -61,23 +61,38 @@ pub(crate) struct Engine {
     pub(crate) leap: Leap,
 }
 
-/// Figures of an iteration that its cost may read.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct CostInputs {
-    residents: f64,
-    decoders: f64,
-    tokens: f64,
-    prefilled: f64,
-    attention: f64,
-    pub(crate) kv_decode: f64,
-    kv_prefill: f64,
-}
+/// Figures of an iteration, as its cost reads them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CostInputs(Variables);
 
 impl CostInputs {
-    /// Of a batch in which every resident decodes a token; their blocks are not counted yet.
-    pub(crate) fn of_decodes(residents: usize) -> Self {
+    const NONE: Self = Self(*NO_VARIABLES);
+
+    /// Of a batch in which every resident decodes a token.
+    pub(crate) fn of_decodes(residents: usize, kv_decode: f64) -> Self {
         let residents = residents as f64;
-        Self { residents, decoders: residents, tokens: residents, ..Self::default() }
+        let mut inputs = Self::NONE;
+        inputs.0[Context::Residents as usize] = residents;
+        inputs.0[Context::Decoders as usize] = residents;
+        inputs.0[Context::Tokens as usize] = residents;
+        inputs.0[Context::KvDecode as usize] = kv_decode;
+        inputs
+    }
+
+    fn decoders(&self) -> u32 {
+        self.0[Context::Decoders as usize] as u32
+    }
+
+    fn tokens(&self) -> f64 {
+        self.0[Context::Tokens as usize]
+    }
+
+    /// Whether a cost that reads nothing else is the same.
+    fn same(&self, other: &Self) -> bool {
+        use Context::{Attention, Decoders, KvDecode, KvPrefill, Prefilled, Residents, Tokens};
+        [KvDecode, Tokens, Residents, Decoders, Prefilled, Attention, KvPrefill]
+            .into_iter()
+            .all(|c| self.0[c as usize] == other.0[c as usize])
     }
 }
 
@@ -88,6 +103,24 @@ pub(crate) struct Shown {
     pub(crate) decoders: u32,
     /// All its jobs.
     scheduled: u32,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            residents: Vec::new(),
+            running: false,
+            began: 0.0,
+            plan: Vec::new(),
+            inputs: CostInputs::NONE,
+            cost: 0.0,
+            shown: Shown::default(),
+            joined: Vec::new(),
+            iterations: 0,
+            idle_with_work: false,
+            leap: Leap::default(),
+        }
+    }
 }
 
 impl Engine {
@@ -637,47 +670,52 @@ impl Kernel<'_> {
         planning: Planning,
     ) -> Result<bool> {
         let engine = &self.stages[stage as usize].engine;
-        let mut inputs = CostInputs { residents: engine.residents.len() as f64, ..CostInputs::default() };
+        let (mut tokens, mut prefilled, mut attention) = (0.0, 0.0, 0.0);
+        let (mut kv_decode, mut kv_prefill) = (0.0, 0.0);
         let mut decoders = 0;
         // The least of them.
         let (mut work, mut slack) = (f64::INFINITY, f64::INFINITY);
         for &job in &engine.plan {
             let job = &self.jobs[job as usize];
-            inputs.tokens += job.planned;
+            tokens += job.planned;
             if job.decodes() {
                 decoders += 1;
-                inputs.kv_decode += job.memory;
+                kv_decode += job.memory;
                 work = work.min(job.remaining);
                 slack = slack.min(job.slack);
             } else {
-                inputs.kv_prefill += job.memory;
+                kv_prefill += job.memory;
             }
             if job.mode == Some(Mode::Prefill) {
-                inputs.prefilled += job.planned;
+                prefilled += job.planned;
                 // A run that grows nothing has no position: its chunks are all first ones.
                 let position = job.growing.map_or(0.0, |share| {
                     let share = self.sessions[job.session as usize].shares[share as usize];
                     self.pools[share.pool as usize].units(share.quanta) - job.slack
                 });
-                inputs.attention += job.planned * (position + job.planned / 2.0);
+                attention += job.planned * (position + job.planned / 2.0);
             }
         }
-        inputs.kv_decode *= self.quantum(step);
-        inputs.kv_prefill *= self.quantum(step);
-        inputs.decoders = f64::from(decoders);
+        let mut inputs = CostInputs::NONE;
+        inputs.0[Context::Residents as usize] = engine.residents.len() as f64;
+        inputs.0[Context::Decoders as usize] = f64::from(decoders);
+        inputs.0[Context::Tokens as usize] = tokens;
+        inputs.0[Context::Prefilled as usize] = prefilled;
+        inputs.0[Context::Attention as usize] = attention;
+        inputs.0[Context::KvDecode as usize] = kv_decode * self.quantum(step);
+        inputs.0[Context::KvPrefill as usize] = kv_prefill * self.quantum(step);
         let jobs = engine.plan.len() as u32;
         let engine_residents = engine.residents.len();
         let scheduled = jobs > 0;
         let starts = scheduled || planning.preempted;
-        let shown = Shown { prefills: inputs.prefilled > 0.0, decoders, scheduled: jobs };
+        let shown = Shown { prefills: prefilled > 0.0, decoders, scheduled: jobs };
         self.stages[stage as usize].engine.idle_with_work = !starts;
         self.show(stage, if starts { shown } else { Shown::default() });
         if !starts {
             return Ok(false);
         }
         // Every resident decodes a whole token.
-        let whole =
-            scheduled && jobs as usize == engine_residents && inputs.tokens == f64::from(decoders) && work >= 1.0;
+        let whole = scheduled && jobs as usize == engine_residents && tokens == f64::from(decoders) && work >= 1.0;
         let settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
         self.start_step(world, stage, step, inputs, |kernel| {
             if settles { kernel.steps_settled(stage, step, planning, work, slack) } else { 1 }
@@ -707,7 +745,7 @@ impl Kernel<'_> {
         engine.began = self.now;
         // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
-        let decoders = inputs.decoders as u32;
+        let decoders = inputs.decoders();
         let steps = steps(self);
         world.act(Action::StartStep { stage, cost, decoders, steps });
         Ok(())
@@ -737,23 +775,15 @@ impl Kernel<'_> {
     /// How long the planned iteration lasts.
     fn cost<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, inputs: CostInputs) -> Result<f64> {
         let engine = &mut self.stages[stage as usize].engine;
-        if step.cost_steady && engine.inputs == inputs && engine.cost > 0.0 {
+        if step.cost_steady && engine.inputs.same(&inputs) && engine.cost > 0.0 {
             return Ok(engine.cost);
         }
         engine.inputs = inputs;
-        let mut variables = *NO_VARIABLES;
-        variables[Context::Residents as usize] = inputs.residents;
-        variables[Context::Decoders as usize] = inputs.decoders;
-        variables[Context::Tokens as usize] = inputs.tokens;
-        variables[Context::Prefilled as usize] = inputs.prefilled;
-        variables[Context::Attention as usize] = inputs.attention;
-        variables[Context::KvDecode as usize] = inputs.kv_decode;
-        variables[Context::KvPrefill as usize] = inputs.kv_prefill;
-        let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &variables));
+        let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
         self.check_fault()?;
-        let lasts = if inputs.tokens > 0.0 { cost > 0.0 } else { cost >= 0.0 };
+        let lasts = if inputs.tokens() > 0.0 { cost > 0.0 } else { cost >= 0.0 };
         if !lasts {
-            let (name, tokens) = (self.stage_name(stage), inputs.tokens);
+            let (name, tokens) = (self.stage_name(stage), inputs.tokens());
             let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");
             return Err(self.fault(message, None, None));
         }

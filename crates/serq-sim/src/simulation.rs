@@ -18,7 +18,7 @@
 
 use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
-use serq_kernel::{Action, Arrival, Code, Fault, Kernel, Purpose, Stream, TraceTurn, World};
+use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Purpose, Stream, TraceTurn, World};
 
 use crate::arrival::Arrivals;
 use crate::draws::Draws;
@@ -432,7 +432,10 @@ impl<'a> Simulation<'a> {
                 let message = format!("the run has more than {} events (--max-events)", self.events - 1);
                 return Err(RunError::at_time(event.time(), message));
             }
-            self.tell(event)?;
+            if self.tell(event)? {
+                self.read_state();
+                continue;
+            }
             self.finish_instant_or_wait()?;
             if self.drained() {
                 end = self.driver.now;
@@ -453,23 +456,26 @@ impl<'a> Simulation<'a> {
         Ok(self.driver.peek())
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), RunError> {
+    /// Answers whether the instant is over with that.
+    fn tell(&mut self, event: Event) -> Result<bool, RunError> {
         let (now, driver) = (event.time(), &mut self.driver);
         match event.what {
             What::Warmup => {
                 self.kernel.catch_up_all(driver, now);
                 driver.measured.restart(now);
             }
-            What::Arrival => return self.tell_arrival(now),
+            What::Arrival => self.tell_arrival(now)?,
             What::Step(stage) => {
                 driver.step_event[stage as usize] = 0;
                 driver.leaps.remove(&mut driver.runs, stage);
                 driver.told = Some(stage);
                 let alone = !driver.no_leap && !driver.list.due(now);
-                if !(alone && self.kernel.tell_step_goes_on(driver, now, stage)?) {
+                let told = if alone { self.kernel.tell_step_goes_on(driver, now, stage)? } else { GoesOn::Untold };
+                if told == GoesOn::Untold {
                     self.kernel.tell_step_ended(driver, now, stage)?;
                 }
                 driver.told = None;
+                return Ok(told == GoesOn::Started && !driver.list.due(now));
             }
             What::Stage(stage) => {
                 driver.stage_event[stage as usize] = 0;
@@ -490,7 +496,7 @@ impl<'a> Simulation<'a> {
                 self.kernel.tell_woken(driver, now, timer)?;
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn tell_arrival(&mut self, now: f64) -> Result<(), RunError> {
