@@ -1,13 +1,15 @@
 //! Leaps on against leaps off: the same bits, program by program.
 //!
 //! Programs are the cases, the examples, the seed's program under stress (full decoders,
-//! slow steps, many pods), and random ones. Compared is everything a run comes to: samples
-//! and when, gauge change points, every figure of the report, by the hash of their bits.
+//! slow steps, many pods), and random ones, as they are and with their decodes made long, so
+//! that there is something to leap over. Compared is everything a run comes to: samples and
+//! when, gauge change points, every figure of the report, bit by bit.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serq_ir::Program;
+use serq_ir::json::Number;
+use serq_ir::{Binary, Block, Expr, Mode, Program, StmtKind};
 use serq_lang::Settings;
 use serq_sim::{Options, Outcome, simulate};
 
@@ -46,26 +48,32 @@ pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
         let settings = Settings { horizon: Some(horizon), warmup: Some(horizon / 7.0), ..program::sets(sets) };
         programs.push((format!("{SEED_PROGRAM} {sets:?}"), program::read(&root().join(SEED_PROGRAM), &settings)?));
     }
-    let named = parallel::map(&programs, |(name, program)| compare(name, program));
+    let named = parallel::map(&programs, |(name, program)| compare(name, program).map(|compared| [compared, None]));
     let seeds: Vec<u64> = (seed..seed + count).collect();
     let random = parallel::map(&seeds, |&seed| {
         let text = generator::generate(seed).text;
         // What the compiler refuses has nothing to leap over.
-        let Ok(program) = program::link("generated.sq", &text, &Settings::default()) else { return Ok(None) };
-        compare(&format!("generated program {seed}"), &program)
+        let Ok(mut program) = program::link("generated.sq", &text, &Settings::default()) else {
+            return Ok([None, None]);
+        };
+        let as_it_is = compare(&format!("generated program {seed}"), &program)?;
+        lengthen_decodes(&mut program.session);
+        Ok([as_it_is, compare(&format!("generated program {seed} with long decodes"), &program)?])
     });
     let mut told = String::new();
     for (what, results) in [("cases, examples and settings", named), ("random programs", random)] {
         let (mut runs, mut leapt, mut steps, mut stopped) = (0, 0, 0, 0);
         for result in results {
-            match result? {
-                Some(Compared::Equal { leaps, steps_leapt }) => {
-                    runs += 1;
-                    leapt += u64::from(leaps > 0);
-                    steps += steps_leapt;
+            let result: Result<[Option<Compared>; 2], String> = result;
+            for compared in result?.into_iter().flatten() {
+                match compared {
+                    Compared::Equal { leaps, steps_leapt } => {
+                        runs += 1;
+                        leapt += u64::from(leaps > 0);
+                        steps += steps_leapt;
+                    }
+                    Compared::BothStop => stopped += 1,
                 }
-                Some(Compared::BothStop) => stopped += 1,
-                None => {}
             }
         }
         let _ = write!(told, "{runs} {what}: the same bits; {leapt} leapt, over {steps} steps");
@@ -77,6 +85,25 @@ pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
 enum Compared {
     Equal { leaps: u64, steps_leapt: u64 },
     BothStop,
+}
+
+/// Every decode has sixteen times as many tokens.
+fn lengthen_decodes(block: &mut Block) {
+    for stmt in block {
+        match &mut stmt.kind {
+            StmtKind::Run(run) if run.mode == Some(Mode::Decode) => {
+                let work = std::mem::replace(&mut run.work, Expr::Number(Number(16.0)));
+                run.work = Expr::Binary(Binary::Multiply, Box::new(work), Box::new(Expr::Number(Number(16.0))));
+            }
+            StmtKind::Hold(hold) => lengthen_decodes(&mut hold.body),
+            StmtKind::Branch { then, otherwise, .. } => {
+                lengthen_decodes(then);
+                lengthen_decodes(otherwise);
+            }
+            StmtKind::Loop { body } => lengthen_decodes(body),
+            _ => {}
+        }
+    }
 }
 
 fn files() -> Result<Vec<PathBuf>, String> {
