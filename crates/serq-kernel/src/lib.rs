@@ -24,4 +24,4 @@ mod world;
 pub use code::Code;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
 pub use pool::PoolCounts;
-pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};
+pub use world::{Action, Arrival, Fault, Move, Purpose, Result, Stream, TraceTurn, World};
