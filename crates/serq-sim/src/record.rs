@@ -11,12 +11,13 @@
 
 pub use serq_kernel::{Move, PoolState, StageState};
 
-use crate::ttft::Request;
+use crate::ttft::{Part, Request};
 
 /// Writes a run down.
 pub trait Recorder {
-    /// Something befell a session.
-    fn session(&mut self, _now: f64, _session: u64, _what: Move) {}
+    /// Something befell a session. `part`: the part of the time to its first token that it is in
+    /// from now on, while it has none and the program has prefill and decode engines.
+    fn session(&mut self, _now: f64, _session: u64, _what: Move, _part: Option<Part>) {}
 
     /// A request has had its first token, perhaps a while ago, in a program that has both
     /// prefill and decode engines.

@@ -283,7 +283,8 @@ impl Driver<'_> {
             if let Some(request) = &answered {
                 recorder.first_token(request);
             }
-            recorder.session(now, session, what);
+            let part = self.breakdown.as_ref().and_then(|b| b.part(slot));
+            recorder.session(now, session, what, part);
         }
     }
 

@@ -289,6 +289,12 @@ impl Breakdown {
         answered
     }
 
+    /// The part a session is in, on its way to a first token.
+    pub(crate) fn part(&self, slot: u32) -> Option<Part> {
+        let way = self.ways.get(slot as usize)?;
+        (!way.answered).then_some(way.part)
+    }
+
     /// Whether somebody's first token may be in a step this stage begins.
     pub(crate) fn awaits(&self, stage: u32) -> bool {
         !self.awaited[stage as usize].is_empty()
@@ -349,6 +355,8 @@ impl Breakdown {
                 (part.word(), report::TtftPart { share: row.mean / total.mean, ..row })
             })
             .collect();
-        report::Ttft { count, total: report::TtftPart { share: total.mean / total.mean, ..total }, parts }
+        // The whole of nothing is no whole.
+        let share = if total.mean > 0.0 { 1.0 } else { f64::NAN };
+        report::Ttft { count, total: report::TtftPart { share, ..total }, parts }
     }
 }

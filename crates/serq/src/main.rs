@@ -23,6 +23,7 @@ mod report;
 mod resume;
 mod seeds;
 mod table;
+mod timeline;
 mod watch;
 
 use std::process::ExitCode;

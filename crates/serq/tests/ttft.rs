@@ -26,8 +26,7 @@ fn program(name: &str, text: &str, settings: &Settings) -> Program {
     let (mut sources, found) =
         load(Some(name), text, &mut |_| Ok(fs::read_to_string(&library).expect("the library can be read")));
     let (program, more) = compile(&mut sources, settings);
-    let program = program.unwrap_or_else(|| panic!("{name}: {found:#?} {more:#?}"));
-    program
+    program.unwrap_or_else(|| panic!("{name}: {found:#?} {more:#?}"))
 }
 
 fn example(file: &str, sets: &[(&str, &str)], horizon: f64) -> Program {
