@@ -47,3 +47,58 @@ pub trait Recorder {
     /// The run is over.
     fn finished(&mut self, _end: f64) {}
 }
+
+/// Two recorders, where there are two.
+pub struct Both<'a>(pub Option<&'a mut dyn Recorder>, pub Option<&'a mut dyn Recorder>);
+
+impl Both<'_> {
+    /// Whether there is one.
+    pub fn is_any(&self) -> bool {
+        self.0.is_some() || self.1.is_some()
+    }
+
+    fn each(&mut self, mut tell: impl FnMut(&mut dyn Recorder)) {
+        for recorder in [&mut self.0, &mut self.1].into_iter().flatten() {
+            tell(*recorder);
+        }
+    }
+}
+
+impl Recorder for Both<'_> {
+    fn session(&mut self, now: f64, session: u64, what: Move, part: Option<Part>) {
+        self.each(|recorder| recorder.session(now, session, what, part));
+    }
+
+    fn first_token(&mut self, request: &Request) {
+        self.each(|recorder| recorder.first_token(request));
+    }
+
+    fn wants_steps(&self) -> bool {
+        [&self.0, &self.1].into_iter().flatten().any(|recorder| recorder.wants_steps())
+    }
+
+    fn steps_started(&mut self, now: f64, stage: u32, cost: f64, jobs: &mut dyn Iterator<Item = (u64, f64)>) {
+        let jobs: Vec<(u64, f64)> = jobs.collect();
+        self.each(|recorder| recorder.steps_started(now, stage, cost, &mut jobs.iter().copied()));
+    }
+
+    fn steps_ended(&mut self, now: f64, stage: u32, steps: u64) {
+        self.each(|recorder| recorder.steps_ended(now, stage, steps));
+    }
+
+    fn pool(&mut self, now: f64, pool: u32, state: PoolState) {
+        self.each(|recorder| recorder.pool(now, pool, state));
+    }
+
+    fn stage(&mut self, now: f64, stage: u32, state: StageState) {
+        self.each(|recorder| recorder.stage(now, stage, state));
+    }
+
+    fn sample(&mut self, now: f64, observe: u32, session: u64, turn: f64, value: f64, counts: bool) {
+        self.each(|recorder| recorder.sample(now, observe, session, turn, value, counts));
+    }
+
+    fn finished(&mut self, end: f64) {
+        self.each(|recorder| recorder.finished(end));
+    }
+}

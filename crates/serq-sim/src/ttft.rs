@@ -340,18 +340,19 @@ impl Breakdown {
     }
 
     pub(crate) fn report(&mut self) -> report::Ttft {
+        // Once each: the samples lose their order in it.
         let row = |samples: &mut Samples| {
             let summary = samples.summarise();
             let [p50, p90, p95, p99] = summary.quantiles;
-            report::TtftPart { mean: summary.mean, ci: summary.ci, share: f64::NAN, p50, p90, p95, p99 }
+            let part = report::TtftPart { mean: summary.mean, ci: summary.ci, share: f64::NAN, p50, p90, p95, p99 };
+            (summary.count, part)
         };
-        let count = self.total.summarise().count;
-        let total = row(&mut self.total);
+        let (count, total) = row(&mut self.total);
         let parts = Part::ALL
             .iter()
             .zip(&mut self.parts)
             .map(|(part, samples)| {
-                let row = row(samples);
+                let (_, row) = row(samples);
                 (part.word(), report::TtftPart { share: row.mean / total.mean, ..row })
             })
             .collect();

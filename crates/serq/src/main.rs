@@ -17,6 +17,7 @@ mod failure;
 mod flags;
 mod number;
 mod output;
+mod page;
 mod plan;
 mod program_file;
 mod report;

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serq_sim::record::Recorder;
+use serq_sim::record::{Both, Recorder};
 use serq_sim::replicate::{Figures, SeedError, replicate};
 use serq_sim::{Options, Outcome, RunError, simulate, simulate_recorded};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
+use crate::page::{self, RunPage};
 use crate::program_file::{Linked, ProgramFile};
 use crate::report::{lines, over_seeds, text};
 use crate::seeds::Seeds;
@@ -65,6 +66,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", requires = "timeline", value_parser = not_negative, allow_negative_numbers = true)]
     timeline_to: Option<f64>,
 
+    /// Also draw it: one HTML page with the deployment, how times are spread, and every instance over time
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    report: Option<PathBuf>,
+
     /// A row for every member of a family, however many there are
     #[arg(long)]
     all_members: bool,
@@ -98,6 +103,10 @@ impl Run {
             Some(path) => Some(Timeline::create(path, &linked.program, span)?),
             None => None,
         };
+        if let Some(path) = &self.report {
+            page::prepare(path)?;
+        }
+        let mut page = self.report.as_ref().map(|_| RunPage::new(&linked.program, &self.slo));
         let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
         let horizon = linked.program.run.horizon.0;
         match &self.seeds {
@@ -108,7 +117,8 @@ impl Run {
                     // A file that can't be written on ends the run; the reason is told below.
                     look(time, events) && !pen.as_ref().is_some_and(timeline::Pen::is_broken)
                 };
-                let recorder = recorder.map(|recorder| recorder as &mut dyn Recorder);
+                let mut both = Both(recorder, page.as_mut().map(RunPage::recorder));
+                let recorder = both.is_any().then_some(&mut both as &mut dyn Recorder);
                 let outcome = simulate_recorded(&linked.program, trace.as_ref(), &options, recorder, &mut goes_on);
                 watch.finish();
                 if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
@@ -118,7 +128,10 @@ impl Run {
                     true => watch.stopped(&format!("at time {}", number::exact(error.time))),
                     false => file.refuse_run(&linked.sources, &error, ""),
                 })?;
-                self.report(&linked, &outcome, watch.seconds())
+                if let (Some(page), Some(path)) = (&page, &self.report) {
+                    page::write(path, &page.draw(&outcome.report))?;
+                }
+                self.print(&linked, &outcome, watch.seconds())
             }
             Some(seeds) => {
                 let run = |seed: u64| {
@@ -163,7 +176,7 @@ impl Run {
         Ok(span)
     }
 
-    fn report(&self, linked: &Linked, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
+    fn print(&self, linked: &Linked, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
         if let Some(folder) = &self.dump {
             dump::write(folder, &linked.program, outcome)?;
         }

@@ -11,7 +11,7 @@
 //! - The same run writes the same bytes.
 //! - Leaps stay leaps: equal steps taken at once are one entry with their count.
 
-mod members;
+pub(crate) mod members;
 mod trace_events;
 mod words;
 
