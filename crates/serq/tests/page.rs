@@ -101,6 +101,21 @@ fn the_same_run_the_same_page() {
     assert_eq!((status, without), (0, first_out), "the text is the same without a page");
 }
 
+#[test]
+fn many_seeds_have_the_first_ones_page() {
+    let settings = ["--horizon", "60", "--warmup", "0", "--slo", "ttft=0.05"];
+    let (_, one) = page("one.html", &[&["run", &pull(), "--seed", "3"], &settings[..]].concat());
+    let (_, many) = page("many_seeds.html", &[&["run", &pull(), "--seeds", "3..5"], &settings[..]].concat());
+    check(&many);
+    let from = many.find("Over seeds 3..5").expect("a section of its own");
+    let end = from + many[from..].find("</section>").unwrap() + "</section>".len();
+    let start = many[..from].rfind("<section>").unwrap();
+    for said in ["ttft: transfer", "within the limit: ttft", "response"] {
+        assert!(many[start..end].contains(said), "{said}");
+    }
+    assert!(format!("{}{}", &many[..start], &many[end..]) == one, "the rest is the page of seed 3");
+}
+
 /// The six of `decoder_full.sq`, done at 7, 13, 19 | 25, 31, 37. Those within 20 waited 0, 1 and 2
 /// for the prefiller, and 0, 5 and 10 for the decoder; the late ones 8, 14 and 20, and 10 each.
 /// So above the medians (1 and 5) the first late one is 7 and 5, the others 13 and 19, and 5.

@@ -67,7 +67,7 @@ pub(crate) struct Run {
     timeline_to: Option<f64>,
 
     /// Also draw it: one HTML page with the deployment, how times are spread, and every instance over time
-    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
     /// A row for every member of a family, however many there are
@@ -129,7 +129,7 @@ impl Run {
                     false => file.refuse_run(&linked.sources, &error, ""),
                 })?;
                 if let (Some(page), Some(path)) = (&page, &self.report) {
-                    page::write(path, &page.draw(&outcome.report))?;
+                    page::write(path, &page.draw(&outcome.report, None))?;
                 }
                 self.print(&linked, &outcome, watch.seconds())
             }
@@ -146,6 +146,15 @@ impl Run {
                     true => watch.stopped(&format!("at seed {seed}")),
                     false => file.refuse_run(&linked.sources, &error, &format!("seed {seed}")),
                 })?;
+                if let (Some(page), Some(path)) = (&mut page, &self.report) {
+                    // The first seed's run once more, this time with somebody who looks.
+                    let mut program = linked.program.clone();
+                    program.run.seed = seeds.0[0];
+                    let watched = Some(page.recorder());
+                    let outcome = simulate_recorded(&program, trace.as_ref(), &options, watched, &mut |_, _| true)
+                        .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
+                    page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
+                }
                 let report = over_seeds::Report { program: &linked.program, replication: &replication };
                 output::print(&if self.json {
                     report.json()

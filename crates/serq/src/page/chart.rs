@@ -19,6 +19,8 @@ use crate::number::significant;
 
 /// Units of a picture in one of the page's: the library draws at whole ones.
 const FINE: i32 = 4;
+/// Values beyond are at the edge.
+const LARGEST: f64 = 1e100;
 const WIDTH: i32 = 290;
 const HEIGHT: i32 = 150;
 /// Of letters.
@@ -79,14 +81,23 @@ impl Chart {
             let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
             let y = self.y_range();
             // Into memory: nothing can fail but the library itself, and then there is no picture.
+            let (left, right) = self.x_range();
             let drawn = match &self.x {
-                Axis::Linear(from, to) => self.paint(&area, *from..more(*from, *to), y),
-                Axis::Log(from, to) => self.paint(&area, (*from..more(*from, *to)).log_scale(), y),
-                Axis::Words(words) => self.paint(&area, -0.25..words.len() as f64 - 0.75, y),
+                Axis::Log(..) => self.paint(&area, (left..right).log_scale(), y),
+                Axis::Linear(..) | Axis::Words(_) => self.paint(&area, left..right, y),
             };
             drop(drawn);
         }
         svg
+    }
+
+    /// The ends of the axis.
+    fn x_range(&self) -> (f64, f64) {
+        match &self.x {
+            Axis::Linear(from, to) => (from.clamp(-LARGEST, LARGEST), more(*from, *to)),
+            Axis::Log(from, to) => (from.clamp(1.0 / LARGEST, LARGEST), more(*from, *to)),
+            Axis::Words(words) => (-0.25, words.len() as f64 - 0.75),
+        }
     }
 
     fn y_range(&self) -> std::ops::Range<f64> {
@@ -104,7 +115,7 @@ impl Chart {
         let high = self.top.unwrap_or(high);
         let air = if self.top.is_some() { 0.0 } else { (high - low) * 0.06 };
         let bottom = if self.from_zero && low == 0.0 { 0.0 } else { low - air };
-        bottom..more(bottom, high + air)
+        bottom.clamp(-LARGEST, LARGEST)..more(bottom, high + air)
     }
 
     fn paint<X>(
@@ -119,10 +130,14 @@ impl Chart {
     {
         let error = |_| "the picture can't be drawn";
         let bottom = y.start;
+        // What lies far outside can't be placed: it is at the edge.
+        let (left, right) = self.x_range();
+        let (low, high) = (y.start, y.end);
+        let within = |x: f64, y: f64| (x.clamp(left, right), y.clamp(low, high));
         let words = matches!(self.x, Axis::Words(_));
         let mut chart = ChartBuilder::on(area)
             .margin_top(6 * FINE)
-            .margin_right(10 * FINE)
+            .margin_right(18 * FINE)
             .x_label_area_size(20 * FINE)
             .y_label_area_size(46 * FINE)
             .build_cartesian_2d(x, y)
@@ -144,20 +159,22 @@ impl Chart {
         // The first is on top.
         for (at, curve) in self.curves.iter().enumerate().rev() {
             let colour = COLOURS[at % COLOURS.len()];
-            if !curve.band.is_empty() {
-                let there = curve.band.iter().map(|&(x, low, _)| (x, low));
-                let back = curve.band.iter().rev().map(|&(x, _, high)| (x, high));
+            let band: Vec<_> = curve.band.iter().filter(|(_, low, high)| low.is_finite() && high.is_finite()).collect();
+            let points = || curve.points.iter().filter(|(_, y)| y.is_finite()).map(|&(x, y)| within(x, y));
+            if !band.is_empty() {
+                let there = band.iter().map(|&&(x, low, _)| within(x, low));
+                let back = band.iter().rev().map(|&&(x, _, high)| within(x, high));
                 let outline: Vec<(f64, f64)> = there.chain(back).collect();
                 chart.draw_series([Polygon::new(outline, colour.mix(0.22))]).map_err(error)?;
             }
             let style = colour.stroke_width(5 * FINE as u32 / 4);
-            chart.draw_series(LineSeries::new(curve.points.iter().copied(), style)).map_err(error)?;
+            chart.draw_series(LineSeries::new(points(), style)).map_err(error)?;
             if curve.dots {
-                let dots = curve.points.iter().map(|&point| Circle::new(point, 3 * FINE, colour.filled()));
+                let dots = points().map(|point| Circle::new(point, 3 * FINE, colour.filled()));
                 chart.draw_series(dots).map_err(error)?;
             }
         }
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit.filter(|limit| (left..=right).contains(limit)) {
             let top = chart.y_range().end;
             let style = LIMIT.stroke_width(FINE as u32);
             chart.draw_series([PathElement::new(vec![(limit, bottom), (limit, top)], style)]).map_err(error)?;
@@ -176,9 +193,14 @@ impl Chart {
     }
 }
 
-/// An end that is above the start.
+/// An end that is well above the start: ticks closer than a double can tell apart would never end.
 fn more(start: f64, end: f64) -> f64 {
-    if end > start { end } else { start + start.abs().max(1.0) }
+    let (start, end) = (start.clamp(-LARGEST, LARGEST), end.clamp(-LARGEST, LARGEST));
+    if end > start && end - start > 1e-6 * start.abs().max(end.abs()) && end - start > 1.0 / LARGEST {
+        end
+    } else {
+        start + start.abs().max(1.0)
+    }
 }
 
 /// A number at an axis. Sums of tenths end in many nines.
@@ -188,4 +210,31 @@ fn label(value: f64) -> String {
         return text;
     }
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(x: Axis, points: &[(f64, f64)]) -> String {
+        let band = points.iter().map(|&(x, y)| (x, y, y)).collect();
+        let curves = vec![Curve { points: points.to_vec(), band, dots: true }];
+        Chart { x, from_zero: false, top: None, percent: false, curves, limit: Some(1.0) }.draw()
+    }
+
+    /// A curve of extremes is no pretty one, but it is drawn, and in no time.
+    #[test]
+    fn extreme_values_are_drawn() {
+        let tiny = f64::from_bits(1);
+        for (low, high) in [(0.0, tiny), (0.0, f64::MAX), (1e15, 1e15 + 0.125), (-3.0, -3.0), (-f64::MAX, f64::MAX)] {
+            let points = [(low, low), (high, high), (low, f64::INFINITY), (low, f64::NAN)];
+            let svg = chart(Axis::Linear(low, high), &points);
+            assert!(svg.ends_with("</svg>\n") && svg.contains("<text"), "{low}, {high}: {svg}");
+            if low > 0.0 {
+                assert!(chart(Axis::Log(low, high), &points).contains("<text"));
+            }
+        }
+        assert!(chart(Axis::Words(vec!["a".into(), "b".into()]), &[(0.0, 2.0), (1.0, 3.0)]).contains("a\n</text>"));
+        assert!(chart(Axis::Linear(0.0, 1.0), &[]).contains("<text"));
+    }
 }

@@ -53,8 +53,8 @@ pub(super) struct GroupTracks {
     pub(super) decodes: Option<usize>,
     pub(super) used: Option<usize>,
     pub(super) cached: Option<usize>,
-    /// Name of the stage's family, and its curve.
-    pub(super) wires: Vec<(String, usize)>,
+    /// Name of the stage's family, its curve, and whether that is a share.
+    pub(super) wires: Vec<(String, usize, bool)>,
 }
 
 /// A request that missed a limit.
@@ -150,8 +150,11 @@ impl Gathered {
                 let wires: Vec<u32> =
                     group.wires.iter().copied().filter(|&w| stage_members[w as usize].0.family == family).collect();
                 let weight = 1.0 / wires.len() as f64;
-                if let Some(track) = gathered.stage_track(horizon, program, &wires, Figure::Load, weight) {
-                    tracks.wires.push((program.stages[family as usize].name.clone(), track));
+                let stage = &program.stages[family as usize];
+                // Of what flows share, how much of it; elsewhere who is there, waiting or served.
+                let figure = if stage.shared { Figure::Load } else { Figure::Jobs };
+                if let Some(track) = gathered.stage_track(horizon, program, &wires, figure, weight) {
+                    tracks.wires.push((stage.name.clone(), track, stage.shared));
                 }
             }
             gathered.groups.push(tracks);
@@ -300,8 +303,7 @@ impl Recorder for Gathered {
         for source in &mut self.of_stage[stage as usize] {
             let value = match source.figure {
                 Figure::Decodes => f64::from(state.decoders),
-                // Of what is not shared, whether somebody is there.
-                Figure::Load => state.load.max(f64::from(u8::from(state.load == 0.0 && state.number > 0))),
+                Figure::Load => state.load,
                 _ => state.number as f64,
             };
             change(&mut self.tracks, source, now, value);

@@ -75,6 +75,9 @@ pub(super) fn of(program: &Program) -> Vec<Group> {
             }
         }
     }
+    if groups.is_empty() {
+        rest.title = "stages and pools".into();
+    }
     if !rest.pools.is_empty() || !rest.wires.is_empty() {
         groups.push(rest);
     }

@@ -3,6 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 use serq_ir::Program;
 use serq_sim::record::Recorder;
+use serq_sim::replicate::{Part as Figured, Replication};
 use serq_sim::report::{self, Report, TtftPart};
 use serq_sim::ttft::Part;
 
@@ -13,6 +14,8 @@ use super::instances::{self, Group};
 use super::{figure, notes, page, table};
 use crate::drawing;
 use crate::number::{NOTHING, count, significant, with_interval};
+use crate::report::over_seeds::range;
+use crate::seeds::Seeds;
 
 /// A page that is being gathered for.
 pub(crate) struct RunPage<'a> {
@@ -33,9 +36,10 @@ impl<'a> RunPage<'a> {
         &mut self.gathered
     }
 
-    /// The page.
-    pub(crate) fn draw(&self, report: &Report) -> String {
+    /// The page; with many seeds, of the run of the first one, and how sure its figures are.
+    pub(crate) fn draw(&self, report: &Report, seeds: Option<&Replication>) -> String {
         let sections = html! {
+            @if let Some(replication) = seeds { (over_seeds(replication)) }
             (self.headline(report))
             (ttft(report))
             (self.limits(report))
@@ -194,7 +198,7 @@ impl<'a> RunPage<'a> {
                 figures.push((name, significant(sum as f64, 9)));
             }
         }
-        for (name, track) in &tracks.wires {
+        for (name, track, _) in &tracks.wires {
             let wires: Vec<&report::Stage> = group
                 .wires
                 .iter()
@@ -238,8 +242,9 @@ impl<'a> RunPage<'a> {
         add("batch", &[("decodes", tracks.decodes), ("all jobs", tracks.jobs)], false);
         add("waiting to be let in", &[("", tracks.waiting)], false);
         add("memory", &[("in use", tracks.used), ("cached", tracks.cached)], true);
-        for (name, track) in &tracks.wires {
-            add(name, &[("", Some(*track))], true);
+        for (name, track, share) in &tracks.wires {
+            let names: &[(&str, Option<usize>)] = &[(if *share { "" } else { "jobs" }, Some(*track))];
+            add(name, names, *share);
         }
         charts
     }
@@ -250,6 +255,40 @@ impl<'a> RunPage<'a> {
             points: points().map(|point| (point.time, point.mean)).collect(),
             band: points().filter(|_| band).map(|point| (point.time, point.low, point.high)).collect(),
             dots: false,
+        }
+    }
+}
+
+/// Means of every seed's run side by side.
+fn over_seeds(replication: &Replication) -> Markup {
+    let summaries = replication.summaries();
+    let shown = summaries.iter().filter(|(name, summary)| {
+        let figure = match name.part {
+            Figured::Observe | Figured::Ttft => "mean",
+            Figured::Slo => "share",
+            _ => return false,
+        };
+        name.figure == figure && summary.count > 0 && (summary.min != 0.0 || summary.max != 0.0)
+    });
+    let rows: Vec<Vec<String>> = shown
+        .map(|(name, s)| {
+            let owner = match name.part {
+                Figured::Ttft => format!("ttft: {}", words(&name.name)),
+                Figured::Slo => format!("within the limit: {}", name.name),
+                _ => name.name.clone(),
+            };
+            let (mean, interval) = with_interval(s.mean, s.ci);
+            vec![owner, mean, interval, short(s.median), range(s)]
+        })
+        .collect();
+    html! {
+        section {
+            h2 { "Over " (Seeds(replication.seeds.clone()).words()) }
+            p.note {
+                "Each run's mean or share, and how these differ from seed to seed. "
+                "All that follows is the run of seed " (replication.seeds[0]) "."
+            }
+            (table(&["figure", "mean", "±95 %", "median", "range"], &rows))
         }
     }
 }
@@ -327,7 +366,8 @@ fn cdf(distribution: &Distribution, limit: Option<f64>) -> String {
         .map_or(high, |limit| high.max(limit * 1.05))
         .min(distribution.greatest().max(limit.unwrap_or(high) * 1.05));
     let log = low > 0.0 && high > 20.0 * median;
-    let from = if log { low } else { low.min(0.0) };
+    // From 0, unless all would stand at the far end.
+    let from = if log || low > 0.5 * high { low } else { low.min(0.0) };
     let mut points: Vec<(f64, f64)> = vec![(from, 0.0)];
     let mut share = 0.0;
     for (value, below) in distribution.steps() {

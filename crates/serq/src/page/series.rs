@@ -61,7 +61,8 @@ impl Series {
     pub(super) fn new(horizon: f64, ends_there: bool) -> Self {
         // So that the stretches of a run that ends long before still are many.
         let joined_at_most = if ends_there { 1.0 } else { f64::from(1u32 << 30) };
-        Self { width: horizon / STRETCHES as f64 / joined_at_most, stretches: Vec::new(), value: 0.0, since: 0.0 }
+        let width = (horizon / STRETCHES as f64 / joined_at_most).max(f64::MIN_POSITIVE);
+        Self { width, stretches: Vec::new(), value: 0.0, since: 0.0 }
     }
 
     /// The value is another one from now on.
