@@ -516,6 +516,10 @@ impl<'a> Simulation<'a> {
 
     /// The next event; when there is none, whoever waits is tried once more.
     fn next_event(&mut self) -> Result<Option<Event>, RunError> {
+        // Whichever way they began, they have not gone on since.
+        if !self.driver.begun.is_empty() {
+            self.driver.record_steps(&self.kernel);
+        }
         let event = self.driver.peek();
         if event.is_some() || self.kernel.live() == 0 {
             return Ok(event);
@@ -599,9 +603,6 @@ impl<'a> Simulation<'a> {
         if !plan && !due_now(&mut self.driver) {
             // What was due now is void: its job was preempted.
             self.kernel.start_due(&mut self.driver, true)?;
-        }
-        if !self.driver.begun.is_empty() {
-            self.driver.record_steps(&self.kernel);
         }
         if !due_now(&mut self.driver) {
             self.read_state();
