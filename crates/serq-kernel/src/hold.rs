@@ -27,7 +27,7 @@ use crate::kernel::Kernel;
 use crate::pool::{Grower, HOLDERS, QUEUE, TOLERANCE, USED};
 use crate::preemption::Room;
 use crate::session::{Status, compare};
-use crate::world::{Action, Result, World};
+use crate::world::{Action, Move, Result, World};
 
 /// Most units one hold or growth takes: a hundred million of them are still a number.
 const AMOUNT_MAX: f64 = 1e300;
@@ -105,6 +105,8 @@ impl<'p> Kernel<'p> {
         session.resumes = None;
         self.pools[first as usize].queue.push_back(slot);
         self.queue_changed(first);
+        let holds = self.sessions[slot as usize].holds.len() as u32;
+        self.tell_move(world, slot, Move::Queued { pool: first, holds });
         Ok(())
     }
 
@@ -125,6 +127,8 @@ impl<'p> Kernel<'p> {
         session.resumes = Some(position);
         self.pools[first as usize].returning.push_front(slot);
         self.queue_changed(first);
+        let holds = self.sessions[slot as usize].holds.len() as u32;
+        self.tell_move(world, slot, Move::Queued { pool: first, holds });
         Ok(())
     }
 
@@ -281,6 +285,7 @@ impl<'p> Kernel<'p> {
         session.pc += 1;
         session.resumes = None;
         world.act(Action::Admitted { pool: queue, wait });
+        self.tell_move(world, slot, Move::Admitted { pool: queue });
         self.ready(slot)
     }
 
@@ -351,6 +356,7 @@ impl<'p> Kernel<'p> {
                 session.pc += 1;
                 self.pools[pool as usize].growers.push(Grower { session: slot, amount, job: None, share });
                 self.queue_changed(pool);
+                self.tell_move(world, slot, Move::Growing { pool });
                 Ok(false)
             }
         }

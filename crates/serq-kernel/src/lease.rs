@@ -15,7 +15,7 @@
 use crate::expression::Frame;
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
-use crate::world::{Action, Result, World};
+use crate::world::{Action, Move, Result, World};
 
 impl Kernel<'_> {
     pub(crate) fn grant_lease<W: World>(
@@ -41,6 +41,8 @@ impl Kernel<'_> {
             timer
         });
         self.sessions[slot as usize].leases.push(Lease { hold, share, timer });
+        let units = self.pools[share.pool as usize].units(share.quanta);
+        self.tell_move(world, slot, Move::Leased { pool: share.pool, units });
         Ok(())
     }
 
@@ -52,6 +54,7 @@ impl Kernel<'_> {
             self.timers_free.push(timer);
             world.act(Action::StopWake { timer });
         }
+        self.tell_move(world, slot, Move::LeaseOver { pool: share.pool });
         self.give_back(world, slot, hold, share, false)
     }
 

@@ -27,4 +27,4 @@ pub use code::Code;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
 pub use leap::GoesOn;
 pub use pool::PoolCounts;
-pub use world::{Action, Arrival, Fault, Purpose, Result, Stream, TraceTurn, World};
+pub use world::{Action, Arrival, Fault, Move, Purpose, Result, Stream, TraceTurn, World};

@@ -20,7 +20,7 @@ use crate::expression::{Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::session::{Status, compare};
 use crate::stage::Job;
-use crate::world::{Result, World};
+use crate::world::{Move, Result, World};
 
 /// What became of a growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,7 @@ impl Kernel<'_> {
             job.moved |= tokens > 0.0;
         }
         self.detach(world, slot);
+        self.tell_move(world, slot, Move::Preempted { pool });
         // Nobody is retried: the room is the grower's.
         while self.sessions[slot as usize].holds.len() > at + 1 {
             self.give_back_innermost(world, slot, None, true)?;

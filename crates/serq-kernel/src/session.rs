@@ -25,7 +25,7 @@ use crate::code::{Op, RunCode, Simple, SimpleOp};
 use crate::expression::{Draws, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
-use crate::world::{Action, Arrival, Result, TraceTurn, World};
+use crate::world::{Action, Arrival, Move, Result, TraceTurn, World};
 
 /// A session may become ready this often in one instant.
 const READY_MAX: u32 = 1_000;
@@ -342,8 +342,15 @@ impl Kernel<'_> {
             }
         }
         world.act(Action::Turned);
+        self.tell_move(world, slot, Move::Turned);
         let code = self.code;
         self.run_simple(world, slot, &code.turn)
+    }
+
+    /// Tells the world what befalls a session.
+    #[inline]
+    pub(crate) fn tell_move<W: World>(&self, world: &mut W, slot: u32, what: Move) {
+        world.act(Action::Session { slot, session: self.sessions[slot as usize].serial, what });
     }
 
     fn choose<W: World>(&mut self, world: &mut W, slot: u32, choice: &ChoiceCode, count: f64) -> Result<()> {
@@ -415,6 +422,7 @@ impl Kernel<'_> {
         let serial = session.serial;
         self.free_slots.push(slot);
         self.live -= 1;
+        self.tell_move(world, slot, Move::Ended);
         world.act(Action::Ended { session: serial });
         if let Some(arrival) = world.replacement() {
             self.arrive(arrival)?;

@@ -15,7 +15,7 @@ use crate::kernel::Kernel;
 use crate::pool::ExactSum;
 use crate::session::Status;
 use crate::step::Engine;
-use crate::world::{Action, Purpose, Result, World};
+use crate::world::{Action, Move, Purpose, Result, World};
 
 /// Work left below this is none.
 pub(crate) const DONE: f64 = 1e-9;
@@ -175,6 +175,9 @@ impl Kernel<'_> {
         let job = self.new_job(session, stages, mode, work, growing);
         if session != NOBODY {
             self.sessions[session as usize].status = Status::Serving(job);
+            for (at, &stage) in stages.iter().enumerate() {
+                self.tell_move(world, session, Move::Serving { stage, mode, work, also: at > 0 });
+            }
         }
         let stage = stages[0];
         match &self.code.stages[stage as usize].kind {

@@ -184,11 +184,76 @@ pub enum Action {
     },
     /// A turn began.
     Turned,
+    /// Something befell a session, or it waits or is served somewhere from now on. For records
+    /// of single sessions only: nothing is to be done.
+    Session {
+        /// Its place among live sessions, another one's when it has ended.
+        slot: u32,
+        /// Serial number.
+        session: u64,
+        /// What.
+        what: Move,
+    },
     /// A session ended.
     Ended {
         /// Serial number.
         session: u64,
     },
+}
+
+/// What befalls a session. `Queued`, `Growing` and `Serving` last until the next of them, a
+/// preemption, a turn or the session's end; the others take no time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Move {
+    /// A turn began.
+    Turned,
+    /// It waits in a pool's queue.
+    Queued {
+        /// Member of a pool.
+        pool: u32,
+        /// Holds it is inside of.
+        holds: u32,
+    },
+    /// Its hold was admitted.
+    Admitted {
+        /// The pool whose queue it was in.
+        pool: u32,
+    },
+    /// A `grow` waits for room.
+    Growing {
+        /// Member of a pool.
+        pool: u32,
+    },
+    /// It has a job.
+    Serving {
+        /// Member of a stage.
+        stage: u32,
+        /// On a step stage.
+        mode: Option<serq_ir::Mode>,
+        /// Units of the stage.
+        work: f64,
+        /// A further stage of the flow told of just before.
+        also: bool,
+    },
+    /// It was taken out of wherever it was; its hold on the pool starts anew.
+    Preempted {
+        /// Member of a pool.
+        pool: u32,
+    },
+    /// A hold's share outlives it.
+    Leased {
+        /// Member of a pool.
+        pool: u32,
+        /// Units.
+        units: f64,
+    },
+    /// That lease is over.
+    LeaseOver {
+        /// Member of a pool.
+        pool: u32,
+    },
+    /// It is over.
+    Ended,
 }
 
 /// Why a program cannot go on.

@@ -5,12 +5,15 @@ mod draws;
 mod event;
 mod leap;
 mod observe;
+pub mod record;
 pub mod replicate;
 pub mod report;
+pub mod roles;
 mod samples;
 pub mod simulation;
 mod statistics;
 pub mod sweep;
 pub mod trace;
+pub mod ttft;
 
-pub use simulation::{Options, Outcome, RunError, Sample, simulate};
+pub use simulation::{Options, Outcome, RunError, Sample, simulate, simulate_recorded};

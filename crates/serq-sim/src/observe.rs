@@ -18,7 +18,7 @@ use crate::statistics::{BATCHES, Gaps, Runs, TimeAverage, Windows, half_width, t
 pub(crate) struct Measurements {
     pub(crate) warmup: f64,
     /// The warm-up is over.
-    counting: bool,
+    pub(crate) counting: bool,
     record: bool,
     /// Sessions and turns of samples are needed.
     keyed: bool,

@@ -37,12 +37,14 @@ pub enum Part {
     Stage,
     /// A member of a pool.
     Pool,
+    /// The time to the first token; the name is the part's, or `total`.
+    Ttft,
     /// `--slo`; the name is the observation's, or `joint`.
     Slo,
 }
 
 impl Part {
-    const ALL: [Part; 6] = [Part::Run, Part::Observe, Part::Gauge, Part::Stage, Part::Pool, Part::Slo];
+    const ALL: [Part; 7] = [Part::Run, Part::Observe, Part::Gauge, Part::Stage, Part::Pool, Part::Ttft, Part::Slo];
 
     /// As files and prefixes of columns write it.
     pub fn word(self) -> &'static str {
@@ -52,6 +54,7 @@ impl Part {
             Part::Gauge => "gauge",
             Part::Stage => "stage",
             Part::Pool => "pool",
+            Part::Ttft => "ttft",
             Part::Slo => "slo",
         }
     }
@@ -89,9 +92,14 @@ impl FigureName {
             return column == self.figure || Some(column) == short;
         }
         let main = match self.part {
-            Part::Observe | Part::Gauge => "mean",
+            Part::Observe | Part::Gauge | Part::Ttft => "mean",
             _ => "share",
         };
+        if self.part == Part::Ttft {
+            // Parts have everyday names: they are said with the word before them.
+            let rest = column.strip_prefix("ttft.").and_then(|rest| rest.strip_prefix(&self.name[..]));
+            return rest.is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main));
+        }
         let of = |owner: &str| {
             column.strip_prefix(owner).is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main))
         };
@@ -200,6 +208,22 @@ impl From<&Report> for Figures {
                 ("in_use_at_end", p.in_use_at_end),
             ];
             add(Part::Pool, &p.name, p.index, &figures);
+        }
+        if let Some(ttft) = &report.ttft {
+            let total = [("total", ttft.total)];
+            for (word, part) in ttft.parts.iter().chain(&total) {
+                let figures = [
+                    ("mean", part.mean),
+                    ("ci", part.ci),
+                    ("share", part.share),
+                    ("p50", part.p50),
+                    ("p90", part.p90),
+                    ("p95", part.p95),
+                    ("p99", part.p99),
+                ];
+                add(Part::Ttft, word, None, &figures);
+            }
+            add(Part::Ttft, "total", None, &[("count", ttft.count as f64)]);
         }
         if let Some(slo) = &report.slo {
             for limit in &slo.each {

@@ -51,6 +51,9 @@ pub struct Report {
     pub stages: Vec<Stage>,
     /// One row a member, declaration order.
     pub pools: Vec<Pool>,
+    /// Where the time to the first token goes, in programs with prefill and decode engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft: Option<Ttft>,
     /// What `--slo` asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
@@ -227,6 +230,44 @@ pub struct OverCap {
     pub need: f64,
 }
 
+/// The time from asked to the first token, in parts ([`crate::ttft`]).
+#[derive(Clone, Debug, Serialize)]
+pub struct Ttft {
+    /// Requests whose first token came after warm-up.
+    pub count: u64,
+    /// Their whole time.
+    pub total: TtftPart,
+    /// In the order of a request's way. Their means sum to the total's.
+    #[serde(serialize_with = "by_word")]
+    pub parts: Vec<(&'static str, TtftPart)>,
+}
+
+/// A part of the time to the first token, over all requests.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TtftPart {
+    /// Mean.
+    #[serde(serialize_with = "figure")]
+    pub mean: f64,
+    /// Half-width of its 95 % interval, as of an observation.
+    #[serde(serialize_with = "figure")]
+    pub ci: f64,
+    /// The mean over the total's mean.
+    #[serde(serialize_with = "figure")]
+    pub share: f64,
+    /// The ⌈0.50 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p50: f64,
+    /// The ⌈0.90 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p90: f64,
+    /// The ⌈0.95 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p95: f64,
+    /// The ⌈0.99 n⌉-th smallest.
+    #[serde(serialize_with = "figure")]
+    pub p99: f64,
+}
+
 /// Shares of samples within limits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Slo {
@@ -309,6 +350,10 @@ impl Named for Gauge {
     fn name(&self) -> &str {
         &self.name
     }
+}
+
+fn by_word<S: Serializer>(rows: &[(&'static str, TtftPart)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rows.iter().map(|(word, row)| (word, row)))
 }
 
 fn by_name<T: Named, S: Serializer>(rows: &[T], serializer: S) -> Result<S::Ok, S::Error> {

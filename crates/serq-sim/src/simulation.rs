@@ -18,15 +18,17 @@
 
 use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
-use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Purpose, Stream, TraceTurn, World};
+use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Purpose, Stream, TraceTurn, World};
 
 use crate::arrival::Arrivals;
 use crate::draws::Draws;
 use crate::event::{Event, EventList, What};
 use crate::leap::{Leaps, StepRun};
 use crate::observe::Measurements;
+use crate::record::Recorder;
 use crate::report::{self, Note, NoteKind, Report};
 use crate::trace::TraceFile;
+use crate::ttft::Breakdown;
 
 /// What a run is asked beyond the program.
 #[derive(Clone, Debug, Default)]
@@ -114,10 +116,27 @@ pub fn simulate(
     options: &Options,
     watch: &mut dyn FnMut(f64, u64) -> bool,
 ) -> Result<Outcome, RunError> {
+    simulate_recorded(program, trace, options, None, watch)
+}
+
+/// Simulates a program, and tells a recorder what happens. The figures are the same.
+///
+/// # Errors
+///
+/// As [`simulate`].
+pub fn simulate_recorded(
+    program: &Program,
+    trace: Option<&TraceFile>,
+    options: &Options,
+    recorder: Option<&mut dyn Recorder>,
+    watch: &mut dyn FnMut(f64, u64) -> bool,
+) -> Result<Outcome, RunError> {
     let code = Code::new(program);
     let arrivals = Arrivals::new(&program.workload.arrive, trace, &Draws::new(program.run.seed))
         .map_err(|message| RunError::at_time(0.0, message))?;
-    Simulation::new(program, &code, trace, arrivals, options).run(watch)
+    // The recorder is lent for as long as the code lives, not longer.
+    let recorder = recorder.map(|recorder| recorder as &mut dyn Recorder);
+    Simulation::new(program, &code, trace, arrivals, options, recorder).run(watch)
 }
 
 struct Simulation<'a> {
@@ -160,6 +179,12 @@ struct Driver<'a> {
     /// The stage whose step's end is being told.
     told: Option<u32>,
     measured: Measurements,
+    /// Where each request's time to the first token goes, where there are such requests.
+    breakdown: Option<Breakdown>,
+    recorder: Option<&'a mut (dyn Recorder + 'a)>,
+    records_steps: bool,
+    /// Steps begun and not yet recorded: stage and cost.
+    begun: Vec<(u32, f64)>,
 }
 
 impl World for Driver<'_> {
@@ -197,6 +222,9 @@ impl World for Driver<'_> {
             Action::StartStep { stage, cost, decoders, steps } => {
                 self.measured.steps_started(stage, cost, decoders, 1);
                 self.start_steps(stage, cost, steps);
+                if self.records_steps || self.breakdown.as_ref().is_some_and(|b| b.awaits(stage)) {
+                    self.begun.push((stage, cost));
+                }
             }
             Action::CutLeap { stage } => {
                 let ended = self.runs[stage as usize].ended_before(now);
@@ -222,8 +250,16 @@ impl World for Driver<'_> {
             Action::Admitted { pool, wait } => self.measured.admitted(pool, wait),
             Action::Observed { observe, session, turn, value } => {
                 self.measured.sample(now, observe, session, turn, value);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.sample(now, observe, session, turn, value, self.measured.counting);
+                }
             }
             Action::Turned => self.measured.turned(),
+            Action::Session { slot, session, what } => {
+                if self.breakdown.is_some() || self.recorder.is_some() {
+                    self.record_move(slot, session, what);
+                }
+            }
             Action::Ended { .. } => self.measured.session_ended(),
         }
     }
@@ -239,6 +275,38 @@ fn entry(events: &mut Vec<u64>, owner: u32) -> &mut u64 {
 }
 
 impl Driver<'_> {
+    #[inline(never)]
+    fn record_move(&mut self, slot: u32, session: u64, what: Move) {
+        let now = self.now;
+        let answered = self.breakdown.as_mut().and_then(|b| b.session(now, slot, session, what));
+        if let Some(recorder) = &mut self.recorder {
+            if let Some(request) = &answered {
+                recorder.first_token(request);
+            }
+            let part = self.breakdown.as_ref().and_then(|b| b.part(slot));
+            recorder.session(now, session, what, part);
+        }
+    }
+
+    /// Records the steps just begun.
+    #[inline(never)]
+    fn record_steps(&mut self, kernel: &Kernel<'_>) {
+        let now = self.now;
+        for (stage, cost) in self.begun.drain(..) {
+            if let Some(breakdown) = &mut self.breakdown
+                && breakdown.awaits(stage)
+            {
+                let end = self.runs[stage as usize].end(1);
+                breakdown.step_started(stage, end, kernel.planned(stage));
+            }
+            if let Some(recorder) = &mut self.recorder
+                && self.records_steps
+            {
+                recorder.steps_started(now, stage, cost, &mut kernel.planned(stage));
+            }
+        }
+    }
+
     /// Schedules; what would never come is not.
     fn push(&mut self, time: f64, what: What) -> u64 {
         if time < f64::INFINITY { self.list.push(self.now, time, what) } else { 0 }
@@ -354,8 +422,10 @@ impl<'a> Simulation<'a> {
         trace: Option<&'a TraceFile>,
         arrivals: Option<Arrivals<'a>>,
         options: &'a Options,
+        recorder: Option<&'a mut (dyn Recorder + 'a)>,
     ) -> Self {
         let kernel = Kernel::new(code, options.strict);
+        let breakdown = Breakdown::new(program, code, &kernel, options.exact);
         let measured = Measurements::new(program, &kernel, options);
         let stages = kernel.stages() as usize;
         Self {
@@ -385,6 +455,10 @@ impl<'a> Simulation<'a> {
                 no_leap: options.no_leap,
                 told: None,
                 measured,
+                breakdown,
+                records_steps: recorder.as_ref().is_some_and(|r| r.wants_steps()),
+                recorder,
+                begun: Vec::new(),
             },
             kernel,
             events: 0,
@@ -447,6 +521,10 @@ impl<'a> Simulation<'a> {
 
     /// The next event; when there is none, whoever waits is tried once more.
     fn next_event(&mut self) -> Result<Option<Event>, RunError> {
+        // Whichever way they began, they have not gone on since.
+        if !self.driver.begun.is_empty() {
+            self.driver.record_steps(&self.kernel);
+        }
         let event = self.driver.peek();
         if event.is_some() || self.kernel.live() == 0 {
             return Ok(event);
@@ -468,6 +546,11 @@ impl<'a> Simulation<'a> {
             What::Step(stage) => {
                 driver.step_event[stage as usize] = 0;
                 driver.leaps.remove(&mut driver.runs, stage);
+                if driver.records_steps
+                    && let Some(recorder) = &mut driver.recorder
+                {
+                    recorder.steps_ended(now, stage, driver.runs[stage as usize].steps);
+                }
                 driver.told = Some(stage);
                 let alone = !driver.no_leap && !driver.list.due(now);
                 let told = if alone { self.kernel.tell_step_goes_on(driver, now, stage)? } else { GoesOn::Untold };
@@ -542,8 +625,18 @@ impl<'a> Simulation<'a> {
     fn read_state(&mut self) {
         let Self { kernel, driver, .. } = self;
         let now = driver.now;
-        kernel.drain_touched_pools(driver, |driver, pool, state| driver.measured.pool(now, pool, state));
-        kernel.drain_touched_stages(driver, |driver, stage, state| driver.measured.stage(now, stage, state));
+        kernel.drain_touched_pools(driver, |driver, pool, state| {
+            driver.measured.pool(now, pool, state);
+            if let Some(recorder) = &mut driver.recorder {
+                recorder.pool(now, pool, state);
+            }
+        });
+        kernel.drain_touched_stages(driver, |driver, stage, state| {
+            driver.measured.stage(now, stage, state);
+            if let Some(recorder) = &mut driver.recorder {
+                recorder.stage(now, stage, state);
+            }
+        });
         driver.measured.live(now, kernel.live());
         kernel.drain_gauges(driver, |driver, gauge, value| driver.measured.gauge(now, gauge, value));
     }
@@ -611,12 +704,30 @@ impl<'a> Simulation<'a> {
             gauges: Vec::new(),
             stages: self.stage_rows(),
             pools: self.pool_rows(),
+            ttft: self.record_end(end),
             slo: None,
             notes,
         };
         let mut outcome = self.driver.measured.finish(self.program, &self.kernel, self.options, end, frame);
         note_constants(self.program, &mut outcome.report);
         Ok(outcome)
+    }
+
+    /// What the breakdown and the recorder still have to say.
+    fn record_end(&mut self, end: f64) -> Option<report::Ttft> {
+        let Driver { breakdown, recorder, .. } = &mut self.driver;
+        let ttft = breakdown.as_mut().map(|breakdown| {
+            breakdown.finish(end, &mut |request| {
+                if let Some(recorder) = recorder {
+                    recorder.first_token(request);
+                }
+            });
+            breakdown.report()
+        });
+        if let Some(recorder) = recorder {
+            recorder.finished(end);
+        }
+        ttft
     }
 
     fn stage_rows(&self) -> Vec<report::Stage> {

@@ -179,7 +179,7 @@ fn positive(text: &str) -> Result<f64, String> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err("it must be finite and above 0".into()) }
 }
 
-fn not_negative(text: &str) -> Result<f64, String> {
+pub(crate) fn not_negative(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     // -0 would print as such.
     if value.is_finite() && value >= 0.0 { Ok(value + 0.0) } else { Err("it must be finite and at least 0".into()) }

@@ -17,12 +17,14 @@ mod failure;
 mod flags;
 mod number;
 mod output;
+mod page;
 mod plan;
 mod program_file;
 mod report;
 mod resume;
 mod seeds;
 mod table;
+mod timeline;
 mod watch;
 
 use std::process::ExitCode;

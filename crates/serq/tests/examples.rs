@@ -12,8 +12,8 @@
 //! //   run ended 6
 //! ```
 //!
-//! A fact is what (`observe`, `gauge`, `stage`, `pool`, `run`), whose (not for `run`),
-//! which figure, named as in the JSON report, and its value.
+//! A fact is what (`observe`, `gauge`, `ttft`, `stage`, `pool`, `run`), whose (not for `run`;
+//! of `ttft`, a part or `total`), which figure, named as in the JSON report, and its value.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -186,6 +186,8 @@ fn figure(report: &Value, words: &[String]) -> Option<f64> {
         "run" => report,
         "observe" => report.get("observes")?.get(&words[1])?,
         "gauge" => report.get("gauges")?.get(&words[1])?,
+        "ttft" if words[1] == "total" => report.get("ttft")?.get("total")?,
+        "ttft" => report.get("ttft")?.get("parts")?.get(&words[1])?,
         kind @ ("stage" | "pool") => {
             let (owner, index) = match words[1].split_once('[') {
                 Some((owner, index)) => (owner, Some(index.strip_suffix(']')?.parse::<u64>().ok()?)),

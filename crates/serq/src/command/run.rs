@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serq_sim::record::{Both, Recorder};
 use serq_sim::replicate::{Figures, SeedError, replicate};
-use serq_sim::{Options, Outcome, RunError, simulate};
+use serq_sim::{Options, Outcome, RunError, simulate, simulate_recorded};
 
 use crate::failure::Failure;
-use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit};
+use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
+use crate::page::{self, RunPage};
 use crate::program_file::{Linked, ProgramFile};
 use crate::report::{lines, over_seeds, text};
 use crate::seeds::Seeds;
+use crate::timeline::{self, Span, Timeline};
 use crate::watch::Watch;
 use crate::{dump, number, output};
 
@@ -51,6 +54,22 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME=LIMIT", value_parser = limit)]
     slo: Vec<(String, f64)>,
 
+    /// Write what happens, as it happens: `out.json` (or `.json.gz`) for ui.perfetto.dev, `out.txt` in words
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    timeline: Option<PathBuf>,
+
+    /// Leave out of the timeline what ended before this time
+    #[arg(long, value_name = "TIME", requires = "timeline", value_parser = not_negative, allow_negative_numbers = true)]
+    timeline_from: Option<f64>,
+
+    /// Leave out of the timeline what began after this time
+    #[arg(long, value_name = "TIME", requires = "timeline", value_parser = not_negative, allow_negative_numbers = true)]
+    timeline_to: Option<f64>,
+
+    /// Also draw it: one HTML page with the deployment, how times are spread, and every instance over time
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
     /// A row for every member of a family, however many there are
     #[arg(long)]
     all_members: bool,
@@ -62,6 +81,7 @@ pub(crate) struct Run {
 impl Run {
     /// Runs and prints.
     pub(crate) fn execute(self) -> Result<(), Failure> {
+        let span = self.timeline_span()?;
         let file = ProgramFile::open(&self.program)?;
         let settings = &self.program.settings;
         let linked = file.link(settings, &[], self.seed)?;
@@ -79,17 +99,39 @@ impl Run {
             no_leap: self.limits.no_leap,
             slo: self.slo.clone(),
         };
+        let mut timeline = match &self.timeline {
+            Some(path) => Some(Timeline::create(path, &linked.program, span)?),
+            None => None,
+        };
+        if let Some(path) = &self.report {
+            page::prepare(path)?;
+        }
+        let mut page = self.report.as_ref().map(|_| RunPage::new(&linked.program, &self.slo));
         let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
         let horizon = linked.program.run.horizon.0;
         match &self.seeds {
             None => {
-                let outcome = simulate(&linked.program, trace.as_ref(), &options, &mut watch.run(horizon));
+                let (recorder, pen) = timeline.as_mut().map(Timeline::parts).unzip();
+                let mut look = watch.run(horizon);
+                let mut goes_on = |time: f64, events: u64| {
+                    // A file that can't be written on ends the run; the reason is told below.
+                    look(time, events) && !pen.as_ref().is_some_and(timeline::Pen::is_broken)
+                };
+                let mut both = Both(recorder, page.as_mut().map(RunPage::recorder));
+                let recorder = both.is_any().then_some(&mut both as &mut dyn Recorder);
+                let outcome = simulate_recorded(&linked.program, trace.as_ref(), &options, recorder, &mut goes_on);
                 watch.finish();
+                if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
+                    timeline.finish(path)?;
+                }
                 let outcome = outcome.map_err(|error| match error.interrupted {
                     true => watch.stopped(&format!("at time {}", number::exact(error.time))),
                     false => file.refuse_run(&linked.sources, &error, ""),
                 })?;
-                self.report(&linked, &outcome, watch.seconds())
+                if let (Some(page), Some(path)) = (&page, &self.report) {
+                    page::write(path, &page.draw(&outcome.report, None))?;
+                }
+                self.print(&linked, &outcome, watch.seconds())
             }
             Some(seeds) => {
                 let run = |seed: u64| {
@@ -104,6 +146,15 @@ impl Run {
                     true => watch.stopped(&format!("at seed {seed}")),
                     false => file.refuse_run(&linked.sources, &error, &format!("seed {seed}")),
                 })?;
+                if let (Some(page), Some(path)) = (&mut page, &self.report) {
+                    // The first seed's run once more, this time with somebody who looks.
+                    let mut program = linked.program.clone();
+                    program.run.seed = seeds.0[0];
+                    let watched = Some(page.recorder());
+                    let outcome = simulate_recorded(&program, trace.as_ref(), &options, watched, &mut |_, _| true)
+                        .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
+                    page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
+                }
                 let report = over_seeds::Report { program: &linked.program, replication: &replication };
                 output::print(&if self.json {
                     report.json()
@@ -121,7 +172,20 @@ impl Run {
         }
     }
 
-    fn report(&self, linked: &Linked, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
+    /// The part of the run a timeline is written of.
+    fn timeline_span(&self) -> Result<Span, Failure> {
+        if let Some(path) = &self.timeline {
+            timeline::form(path)?;
+        }
+        let span = Span { from: self.timeline_from.unwrap_or(0.0), to: self.timeline_to.unwrap_or(f64::INFINITY) };
+        if span.from > span.to {
+            let Span { from, to } = span;
+            return Err(Failure::Usage(format!("--timeline-from {from} must not be above --timeline-to {to}")));
+        }
+        Ok(span)
+    }
+
+    fn print(&self, linked: &Linked, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
         if let Some(folder) = &self.dump {
             dump::write(folder, &linked.program, outcome)?;
         }

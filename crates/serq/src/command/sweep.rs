@@ -13,6 +13,7 @@ use serq_sim::{Options, RunError, simulate};
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
 use crate::output;
+use crate::page;
 use crate::program_file::{Linked, ProgramFile};
 use crate::report::over_cells;
 use crate::resume::{StateFile, belongs_to, digest};
@@ -57,6 +58,10 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
 
+    /// Also draw it: one HTML page of curves and tables, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
     #[command(flatten)]
     jobs: JobFlags,
 
@@ -88,6 +93,9 @@ impl Sweep {
         }
         let cells = sweep::cells(&self.sweep);
         let settings = self.link(&file, &cells)?;
+        if let Some(path) = &self.report {
+            page::prepare(path)?;
+        }
         // The trace's name is in no constant: it is every cell's.
         let trace = file.trace(&settings[0].linked.program, &self.program.settings)?;
         let trace = trace.as_ref();
@@ -117,6 +125,9 @@ impl Sweep {
         } else {
             report.text(output::width())
         };
+        if let Some(path) = &self.report {
+            page::write(path, &page::draw_sweep(&report).map_err(Failure::Failed)?)?;
+        }
         output::print(&text.map_err(Failure::Failed)?)?;
         let stuck = runs.iter().flatten().filter(|run| run.stuck).count();
         if stuck > 0 {

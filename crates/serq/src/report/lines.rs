@@ -109,6 +109,22 @@ pub(crate) fn facts(report: &Report) -> String {
         line("averages", &member_name(&p.name, p.index), width, "  ", &figures);
     }
 
+    if let Some(ttft) = &report.ttft {
+        let total = [("total", ttft.total)];
+        let width = widest(&mut ttft.parts.iter().map(|(word, _)| word.len()));
+        for (word, part) in ttft.parts.iter().chain(&total) {
+            let figures = [
+                ("mean", fixed(part.mean)),
+                ("share", fixed(part.share)),
+                ("p50", fixed(part.p50)),
+                ("p90", fixed(part.p90)),
+                ("p99", fixed(part.p99)),
+            ];
+            line("ttft", word, width, "  ", &figures);
+        }
+        line("ttft", "count", width, "  ", &[("of", whole(ttft.count))]);
+    }
+
     if let Some(slo) = &report.slo {
         let width = widest(&mut slo.each.iter().map(|limit| limit.name.len()).chain([5]));
         for limit in &slo.each {

@@ -44,19 +44,21 @@ pub(crate) fn label(cell: &[(String, String)]) -> String {
 pub(crate) fn spellings(name: &FigureName) -> Vec<String> {
     match name.part {
         Part::Run => vec![name.figure.clone()],
+        Part::Ttft if name.figure == "mean" => vec![format!("ttft.{}", name.name)],
+        Part::Ttft => vec![format!("ttft.{}.{}", name.name, name.figure)],
         Part::Observe | Part::Gauge if name.figure == "mean" => vec![name.name.clone()],
         _ => vec![format!("{}.{}", name.name, name.figure), format!("{}.{}", name.owner(), name.figure)],
     }
 }
 
 /// A column without its prefix.
-fn head(column: &str) -> &str {
+pub(crate) fn head(column: &str) -> &str {
     column.strip_prefix("observe:").unwrap_or(column)
 }
 
 impl Report<'_> {
     /// Per column, per cell, per seed.
-    fn values(&self) -> Result<Vec<Vec<Vec<f64>>>, String> {
+    pub(crate) fn values(&self) -> Result<Vec<Vec<Vec<f64>>>, String> {
         let cell_values = |column: &str, cell: usize| {
             let runs = &self.runs[cell];
             let places = runs[0]
@@ -159,7 +161,8 @@ impl Report<'_> {
         format!("{column} against {}\n{}", label(self.baseline), table.draw(width))
     }
 
-    fn notes(&self, width: usize) -> String {
+    /// One for every cell that has notes.
+    pub(crate) fn notes_of_cells(&self) -> Vec<String> {
         // Numbers in a note differ from seed to seed; a cell's first is enough for a person.
         let mut notes = Vec::new();
         for (cell, runs) in self.cells.iter().zip(self.runs) {
@@ -169,6 +172,11 @@ impl Report<'_> {
                 notes.push(format!("{}: {} (seed {seed}{more})", label(cell), run.notes.join("; ")));
             }
         }
+        notes
+    }
+
+    fn notes(&self, width: usize) -> String {
+        let notes = self.notes_of_cells();
         let more = notes.len().saturating_sub(NOTES_SHOWN);
         let mut text: String = notes.iter().take(NOTES_SHOWN).map(|note| wrapped("note: ", note, width)).collect();
         if more > 0 {

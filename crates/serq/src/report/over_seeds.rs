@@ -45,6 +45,12 @@ impl Report<'_> {
                 .collect()
         };
         parts.push(table("observe", of(Part::Observe, &["mean", "p50", "p90", "p99"]), width));
+        let mut ways = of(Part::Ttft, &["mean"]);
+        ways.retain(|(_, _, summary)| summary.count > 0 && (summary.min != 0.0 || summary.max != 0.0));
+        for (owner, ..) in &mut ways {
+            *owner = if owner == "total" { "= all".into() } else { owner.replace('_', " ") };
+        }
+        parts.push(table("where ttft goes", ways, width));
         parts.push(table("limit", of(Part::Slo, &["share"]), width));
         parts.push(table("gauge", of(Part::Gauge, &["mean"]), width));
         parts.push(table("stage", self.members(Part::Stage, all_members), width));
@@ -136,6 +142,7 @@ impl Report<'_> {
             gauges: named(Part::Gauge),
             stages: ByMember(&summaries, Part::Stage),
             pools: ByMember(&summaries, Part::Pool),
+            ttft: named(Part::Ttft),
             slo: named(Part::Slo),
             notes,
         };
@@ -211,6 +218,8 @@ struct Json<'a> {
     gauges: ByName<'a>,
     stages: ByMember<'a>,
     pools: ByMember<'a>,
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    ttft: ByName<'a>,
     #[serde(skip_serializing_if = "ByName::is_empty")]
     slo: ByName<'a>,
     notes: Vec<SeedNote<'a>>,

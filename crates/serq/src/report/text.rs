@@ -4,7 +4,7 @@
 //! members is three rows: mean, least, greatest.
 
 use serq_sim::report::member_name;
-use serq_sim::report::{Note, Pool, Report, Stage};
+use serq_sim::report::{Note, Pool, Report, Stage, TtftPart};
 
 use crate::number::{NOTHING, count, significant, with_interval};
 use crate::table::Columns;
@@ -15,7 +15,7 @@ const MEMBERS_SHOWN: usize = 8;
 /// Draws.
 pub(crate) fn draw(report: &Report, width: usize, all_members: bool, seconds: Option<f64>) -> String {
     let mut parts = vec![heading(report)];
-    parts.extend([observes(report, width), slo(report, width), gauges(report, width)]);
+    parts.extend([observes(report, width), ttft(report, width), slo(report, width), gauges(report, width)]);
     parts.push(engines(report, width, all_members));
     parts.push(stages(report, width, all_members));
     parts.push(pools(report, width, all_members));
@@ -61,6 +61,22 @@ fn observes(report: &Report, width: usize) -> String {
         table.row(vec![o.name.clone(), mean, interval, q(o.p50), q(o.p90), q(o.p95), q(o.p99), samples, q(o.cv2)]);
     }
     table.without_silent(2).draw(width)
+}
+
+/// Where the time to the first token goes, in the order of a request's way; the means sum.
+fn ttft(report: &Report, width: usize) -> String {
+    let Some(ttft) = &report.ttft else { return String::new() };
+    let mut table = Columns::new(1, ["where ttft goes", "mean", "share", "p50", "p90", "p99"]);
+    for (word, part) in ttft.parts.iter().filter(|(_, part)| part.mean != 0.0) {
+        table.row(part_row(&word.replace('_', " "), part));
+    }
+    table.row(part_row("= all", &ttft.total));
+    if ttft.count == 0 { String::new() } else { table.draw(width) }
+}
+
+fn part_row(name: &str, part: &TtftPart) -> Vec<String> {
+    let q = |value: f64| significant(value, 3);
+    vec![name.to_owned(), short(part.mean), percent(part.share), q(part.p50), q(part.p90), q(part.p99)]
 }
 
 fn slo(report: &Report, width: usize) -> String {
