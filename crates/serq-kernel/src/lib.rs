@@ -4,6 +4,7 @@
 //! engine those of real steps and transfers. See [`Kernel`] for the contract,
 //! [`World`] for the other side of it, [`Code`] for a program made ready.
 
+mod block_pool;
 mod cache;
 mod code;
 mod expression;
@@ -16,6 +17,7 @@ mod leap;
 mod lease;
 mod pool;
 mod preemption;
+mod prefix;
 mod session;
 mod stage;
 mod step;
