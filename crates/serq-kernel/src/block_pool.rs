@@ -321,4 +321,4 @@ impl BlockPool {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;
