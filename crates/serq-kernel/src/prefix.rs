@@ -252,14 +252,22 @@ impl Kernel<'_> {
         }
     }
 
-    /// What a share has computed of the shared prefix can be found from now on.
-    pub(crate) fn publish<W: World>(&mut self, world: &mut W, slot: u32, hold: OpenHold, share: Share) -> Result<()> {
+    /// What a share has computed of the shared prefix can be found from now on; `ended`: its
+    /// scope is over.
+    pub(crate) fn publish<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        hold: OpenHold,
+        share: Share,
+        ended: bool,
+    ) -> Result<()> {
         let (Some(blocks), Some(cache)) = (self.blocks(share.pool), &self.hold_code(hold.pc).cache) else {
             return Ok(());
         };
         let state = &self.pools[share.pool as usize];
         let shared = self.sessions[slot as usize].prompt.shared();
-        let reach = state.quanta_within(shared.min(self.computed_position(hold, share, true)));
+        let reach = state.quanta_within(shared.min(self.computed_position(hold, share, !ended)));
         if reach as usize <= blocks.told(share.table) {
             return Ok(());
         }
@@ -285,7 +293,7 @@ impl Kernel<'_> {
             held.slack = job.slack;
             hold.moved |= job.moved;
         }
-        self.publish(world, slot, hold, held)
+        self.publish(world, slot, hold, held, false)
     }
 
     /// The same of all the session's open holds, when it goes on to another statement.
@@ -297,7 +305,7 @@ impl Kernel<'_> {
             let share = self.sessions[slot as usize].shares[at as usize];
             if share.table != NO_TABLE && !share.released {
                 let hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, at)];
-                self.publish(world, slot, hold, share)?;
+                self.publish(world, slot, hold, share, false)?;
             }
         }
         Ok(())

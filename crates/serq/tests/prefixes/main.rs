@@ -146,6 +146,84 @@ fn a_replay_is_what_the_model_plays() {
     assert!(found > 1_000 && evicted > 5_000 && waited > 30, "{found} {evicted} {waited}");
 }
 
+/// What the session with number 2 finds of a prefix of two blocks of 4 tokens at time 2, when
+/// number 1 came at 1.
+fn found_at_2(rest: &str, first: &str) -> f64 {
+    let text = format!(
+        "{rest}
+        stage s : delay;
+        workload {{ arrive batch(3); prefix (0, 8); }}
+        session {{
+          run s (serial);
+          branch (serial == 0) {{ {first} end; }}
+          branch (serial == 2) {{ hold kv (8) {{ observe found = cached; }} cache (8) end; }}
+          body ();
+        }}
+        run {{ horizon 20; }}"
+    );
+    let program = link("found.sq", &text, &Settings::default());
+    let outcome = run(&program, None);
+    assert!(outcome.report.pools.iter().all(|pool| pool.left == 0.0));
+    let found = samples(&program, &outcome, "found");
+    assert_eq!((found.len(), found[0].time), (1, 2.0));
+    found[0].value
+}
+
+#[test]
+fn a_shared_block_is_found_once_it_is_computed_and_its_session_has_gone_on() {
+    let pool = "pool kv { cap 64; block 4; share prefixes; }";
+    // Loaded, and waiting for a seat that somebody else has.
+    let seat = format!("{pool} pool seat {{ cap 1; }}");
+    let waits = "def body() { hold kv (8) { load kv (8 - cached); hold seat (1) { run s (5); } } cache (8) }";
+    assert_eq!(found_at_2(&format!("{seat} {waits}"), "hold seat (1) { run s (10); }"), 8.0);
+    // Nobody knows what a run computes that neither loads nor grows, before it is over: then
+    // all of it.
+    assert_eq!(found_at_2(&format!("{pool} def body() {{ hold kv (8) {{ run s (5); }} cache (8) }}"), ""), 0.0);
+    let leased = "def body() { hold kv (8) { run s (0.5); } cache (8) lease kv (inf) run s (5); }";
+    assert_eq!(found_at_2(&format!("{pool} {leased}"), ""), 8.0);
+    // As far as `cache` says.
+    let half = "def body() { hold kv (8) { run s (0.5); } cache (7) lease kv (inf) run s (5); }";
+    assert_eq!(found_at_2(&format!("{pool} {half}"), ""), 4.0);
+    // Chunks of 4 tokens at 0.75 a step: the first is computed at 1.75, and growing.
+    let engine = "stage e : step { budget inf; chunk 4; cost 0.75; memory kv; }";
+    let grows = "def body() { hold kv (4) { run e prefill (12) growing kv; } cache (12) }";
+    assert_eq!(found_at_2(&format!("{pool} {engine} {grows}"), ""), 4.0);
+    // Without a `cache` clause, never.
+    assert_eq!(found_at_2(&format!("{pool} def body() {{ hold kv (8) {{ load kv (8); run s (5); }} }}"), ""), 0.0);
+}
+
+/// Five blocks of room. Number 1 is thrown out; what number 2 has of its prefix stays.
+#[test]
+fn a_victim_gives_back_its_references_and_finds_the_rest_again() {
+    let text = "pool kv { cap 20; block 4; preempt lifo; share prefixes; }
+        stage s : delay;
+        workload { arrive batch(3); prefix (0, 8); }
+        session {
+          run s (serial);
+          hold kv (8) reserve (serial == 1 ? 12 : 8) {
+            observe found = cached;
+            load kv (8 - cached);
+            branch (serial == 2) { run s (5); }
+            branch (serial == 1) { grow kv (4); load kv (4); observe used = used(kv); run s (10); }
+            branch (serial == 0) { run s (3); grow kv (12); observe used = used(kv); run s (4); }
+          } cache (12)
+          end;
+        }
+        run { horizon 40; }";
+    let program = link("victim.sq", text, &Settings::default());
+    let outcome = run(&program, None);
+    let values =
+        |name| samples(&program, &outcome, name).iter().map(|s| (s.time, s.session, s.value)).collect::<Vec<_>>();
+    // At 3 number 0 wants three blocks more, of 5 there are 3 in use: the last admitted goes,
+    // which frees nothing, then number 1, which frees one.
+    assert_eq!(outcome.report.pools[0].preemptions, 2);
+    assert_eq!(values("found")[..3], [(0.0, 0, 0.0), (1.0, 1, 8.0), (2.0, 2, 8.0)]);
+    assert_eq!(values("used")[..2], [(1.0, 1, 12.0), (3.0, 0, 20.0)]);
+    // Number 1 wants room for a third block besides those number 0 has for it.
+    assert_eq!(values("found")[3..], [(7.0, 1, 8.0), (7.0, 2, 8.0)]);
+    assert_eq!((outcome.report.pools[0].left, outcome.report.ended), (0.0, 3));
+}
+
 /// Every pool that can shares prefixes; answers whether there is one.
 fn share_all(program: &mut Program) -> bool {
     let targets: Vec<u32> = program.pools.iter().filter_map(|pool| Some(pool.spill.as_ref()?.pool.pool)).collect();
