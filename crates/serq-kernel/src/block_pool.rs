@@ -198,7 +198,7 @@ impl BlockPool {
             self.vacate(same);
         }
         self.blocks[block as usize].identity = Some(identity);
-        self.index.insert(identity, block, |block| self.blocks[block as usize].identity);
+        self.index.insert(identity, block);
     }
 
     /// Ends a table, its tail first: blocks with an identity stay cached, but for those from
@@ -241,7 +241,7 @@ impl BlockPool {
     pub(crate) fn vacate(&mut self, block: u32) {
         self.unlink(block);
         if let Some(identity) = self.blocks[block as usize].identity {
-            self.index.remove(identity, |block| self.blocks[block as usize].identity);
+            self.index.remove(identity, block);
         }
         self.blocks[block as usize] = VACANT;
         self.vacant.push(block);

@@ -196,12 +196,18 @@ impl Kernel<'_> {
 
     /// Evicts until what is allocated and cached, and `extra` blocks more, is within the cap.
     pub(crate) fn evict_blocks(&mut self, pool: u32, extra: f64) {
-        while self.pools[pool as usize].over_cap(extra) > TOLERANCE {
-            let Some(evicted) = self.blocks_mut(pool).evict() else { break };
-            let state = &mut self.pools[pool as usize];
-            state.counts.evicted_units += state.units(1.0);
+        let state = &mut self.pools[pool as usize];
+        let (size, over) = (state.quantum, state.over_cap(extra) - TOLERANCE);
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
+        // A cap without a limit is over by -inf.
+        let most = (over / size).ceil().clamp(0.0, f64::from(blocks.cached())) as u32;
+        for _ in 0..most {
+            let Some(evicted) = blocks.evict() else { break };
+            state.counts.evicted_units += size;
             // The tail goes first, so with the first block nothing of a prefix is left.
             state.counts.evicted_entries += u64::from(evicted.at == 0);
+        }
+        if most > 0 {
             self.count_blocks(pool);
         }
     }
