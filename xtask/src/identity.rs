@@ -187,3 +187,24 @@ fn run(program: &Program, trace: Option<&TraceFile>, no_leap: bool) -> Result<Ou
     let options = Options { record: true, no_leap, max_events: Some(EVENTS_MAX), ..Options::default() };
     simulate(program, trace, &options, &mut |_, _| true).map_err(|e| e.message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a build with assertions the kernel checks its blocks after every fact.
+    #[test]
+    fn generated_programs_with_shared_prefixes_keep_the_invariants_and_the_bits() {
+        let mut ran = 0;
+        for seed in 1..=500 {
+            let text = generator::generate(seed).text;
+            let Ok(program) = program::link("generated.sq", &text, &Settings::default()) else { continue };
+            let Some(program) = shared(&program) else { continue };
+            if let Some(Compared::Equal { .. }) = compare(&format!("generated program {seed}"), &program, None).unwrap()
+            {
+                ran += 1;
+            }
+        }
+        assert!(ran > 50, "{ran} programs ran");
+    }
+}

@@ -26,11 +26,12 @@
 //!
 //! [`BlockPool::check`] asserts them; debug and test builds call it after facts.
 //!
-//! Block tables and reference counts follow Kwon et al., "Efficient Memory Management for
-//! Large Language Model Serving with PagedAttention", SOSP '23, §4; the order of the free
-//! list is that of vLLM's `block_pool.py` (v0.32).
+//! Block tables and reference counts are those of [Kwon SOSP'23 §4]; the order of the free list
+//! is that of vLLM's `block_pool.py` (0.32.0).
 
 mod index;
+
+use std::cell::Cell;
 
 use index::Index;
 
@@ -98,6 +99,9 @@ pub(crate) struct BlockPool {
     cached: u32,
     tables: Vec<Table>,
     tables_free: Vec<u32>,
+    /// Changes, and how many of them there were when it was last checked.
+    changes: u64,
+    checked: Cell<u64>,
 }
 
 impl Default for BlockPool {
@@ -112,6 +116,8 @@ impl Default for BlockPool {
             cached: 0,
             tables: Vec::new(),
             tables_free: Vec::new(),
+            changes: 0,
+            checked: Cell::new(u64::MAX),
         }
     }
 }
@@ -138,6 +144,7 @@ impl BlockPool {
 
     /// An empty table.
     pub(crate) fn open(&mut self) -> u32 {
+        self.changes += 1;
         self.tables_free.pop().unwrap_or_else(|| {
             self.tables.push(Table::default());
             (self.tables.len() - 1) as u32
@@ -155,6 +162,7 @@ impl BlockPool {
 
     /// A hit: the table's next block is one that is there.
     pub(crate) fn refer(&mut self, table: u32, block: u32) {
+        self.changes += 1;
         if self.blocks[block as usize].references == 0 {
             self.unlink(block);
             self.referenced += 1;
@@ -167,6 +175,7 @@ impl BlockPool {
 
     /// The table's next block is one nobody has. The caller made room.
     pub(crate) fn allocate(&mut self, table: u32) {
+        self.changes += 1;
         let block = self.vacant.pop().unwrap_or_else(|| {
             self.blocks.push(VACANT);
             (self.blocks.len() - 1) as u32
@@ -184,6 +193,7 @@ impl BlockPool {
     /// What the table's block at a place holds, now that it is computed. A cached block of
     /// the same content gives way; a referenced one stays the one that is found.
     pub(crate) fn tell(&mut self, table: u32, identity: Identity) {
+        self.changes += 1;
         let at = identity.at as usize;
         let state = &mut self.tables[table as usize];
         state.told = state.told.max(at + 1);
@@ -204,6 +214,7 @@ impl BlockPool {
     /// Ends a table, its tail first: blocks with an identity stay cached, but for those from
     /// `kept` on that are the conversation's own.
     pub(crate) fn close(&mut self, table: u32, kept: usize) {
+        self.changes += 1;
         let mut blocks = std::mem::take(&mut self.tables[table as usize].blocks);
         for (at, &block) in blocks.iter().enumerate().rev() {
             let state = &mut self.blocks[block as usize];
@@ -239,6 +250,7 @@ impl BlockPool {
 
     /// Forgets a cached block.
     pub(crate) fn vacate(&mut self, block: u32) {
+        self.changes += 1;
         self.unlink(block);
         if let Some(identity) = self.blocks[block as usize].identity {
             self.index.remove(identity, block);
@@ -280,8 +292,11 @@ impl BlockPool {
         named.into_iter().filter(|&named| named).count()
     }
 
-    /// Asserts the invariants. Walks everything.
+    /// Asserts the invariants. Walks everything, where anything changed since the last time.
     pub(crate) fn check(&self) {
+        if self.checked.replace(self.changes) == self.changes {
+            return;
+        }
         let mut references = vec![0; self.blocks.len()];
         for table in &self.tables {
             table.blocks.iter().for_each(|&block| references[block as usize] += 1);

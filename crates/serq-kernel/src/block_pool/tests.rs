@@ -115,7 +115,7 @@ impl Pair {
     }
 }
 
-/// Numbers of a fixed sequence [Knuth, TAOCP 2, 3.3.4].
+/// A linear congruential generator (Knuth, TAOCP 2, 3.3.4).
 struct Random(u64);
 
 impl Random {
