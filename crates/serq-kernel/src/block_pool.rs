@@ -39,7 +39,7 @@ use index::Index;
 const NONE: u32 = u32::MAX;
 
 /// Most blocks a pool that shares prefixes has, referenced and cached.
-pub(crate) const BLOCKS_MAX: u32 = 1 << 24;
+pub(crate) const BLOCKS_MAX: u32 = 1 << 22;
 
 /// What a block holds: equal identities are equal tokens, from the prompt's first up to the
 /// block's last.

@@ -387,11 +387,15 @@ impl<'p> Kernel<'p> {
         let share = &mut self.sessions[slot as usize].shares[share as usize];
         let pool = share.pool;
         let state = &mut self.pools[pool as usize];
+        let before = share.quanta;
         share.quanta += amount;
+        let after = share.quanta;
         let slack = job.map_or(&mut share.slack, |job| &mut self.jobs[job as usize].slack);
         *slack += state.units(amount);
         if table == NO_TABLE {
-            state.used.add(amount);
+            // What the share grew by in doubles, so that giving it back leaves 0.
+            state.used.subtract(before);
+            state.used.add(after);
         } else {
             self.allocate_blocks(slot, pool, table, amount)?;
         }
