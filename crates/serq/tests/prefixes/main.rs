@@ -224,6 +224,26 @@ fn a_victim_gives_back_its_references_and_finds_the_rest_again() {
     assert_eq!((outcome.report.pools[0].left, outcome.report.ended), (0.0, 3));
 }
 
+/// A router that asks many instances who has the prefix, which no session before had there.
+#[test]
+fn a_choice_among_many_finds_who_has_the_prefix() {
+    let text = "pool kv[12] { cap 64; block 4; share prefixes; }
+        stage s : delay;
+        workload { arrive batch(6); prefix (serial - 3 * floor(serial / 3), 8); }
+        session {
+          run s (serial);
+          choose i in 12 by (-cachedin(kv[i]), used(kv[i]));
+          observe chosen = i;
+          hold kv[i] (8) { load kv[i] (8 - cached); run s (10); } cache (8)
+          end;
+        }
+        run { horizon 40; }";
+    let program = link("many.sq", text, &Settings::default());
+    let outcome = run(&program, None);
+    let chosen: Vec<f64> = samples(&program, &outcome, "chosen").iter().map(|sample| sample.value).collect();
+    assert_eq!(chosen, [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
+}
+
 /// Every pool that can shares prefixes; answers whether there is one.
 fn share_all(program: &mut Program) -> bool {
     let targets: Vec<u32> = program.pools.iter().filter_map(|pool| Some(pool.spill.as_ref()?.pool.pool)).collect();
