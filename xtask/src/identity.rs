@@ -2,15 +2,19 @@
 //!
 //! Programs are the cases, the examples, the seed's program under stress (full decoders,
 //! slow steps, many pods), and random ones, as they are and with their decodes made long, so
-//! that there is something to leap over. Compared is everything a run comes to: samples and
-//! when, gauge change points, every figure of the report, bit by bit.
+//! that there is something to leap over; and all of them once more with prefixes shared in
+//! every pool that can. Compared is everything a run comes to: samples and when, gauge change
+//! points, every figure of the report, bit by bit.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use serq_ir::json::Number;
-use serq_ir::{Binary, Block, Expr, Mode, Program, StmtKind};
+use serq_ir::{Binary, Block, BuiltIn, Evict, Expr, Function, Mode, Prefix, Program, StmtKind};
 use serq_lang::Settings;
+use serq_sim::trace::{BadRows, TraceFile};
 use serq_sim::{Options, Outcome, simulate};
 
 use crate::differential::generator;
@@ -42,13 +46,27 @@ const EVENTS_MAX: u64 = 3_000_000;
 pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
     let mut programs = Vec::new();
     for path in files()? {
-        programs.push((path.display().to_string(), program::read(&path, &Settings::default())?));
+        let program = program::read(&path, &Settings::default())?;
+        let trace = trace(&path, &program)?;
+        programs.push((path.display().to_string(), program, trace));
     }
     for sets in STRESSED {
         let settings = Settings { horizon: Some(horizon), warmup: Some(horizon / 7.0), ..program::sets(sets) };
-        programs.push((format!("{SEED_PROGRAM} {sets:?}"), program::read(&root().join(SEED_PROGRAM), &settings)?));
+        programs.push((
+            format!("{SEED_PROGRAM} {sets:?}"),
+            program::read(&root().join(SEED_PROGRAM), &settings)?,
+            None,
+        ));
     }
-    let named = parallel::map(&programs, |(name, program)| compare(name, program).map(|compared| [compared, None]));
+    let named = parallel::map(&programs, |(name, program, trace)| {
+        compare(name, program, trace.as_ref()).map(|compared| [compared, None])
+    });
+    let sharing = parallel::map(&programs, |(name, program, trace)| match shared(program) {
+        Some(program) => {
+            compare(&format!("{name}, prefixes shared"), &program, trace.as_ref()).map(|compared| [compared, None])
+        }
+        None => Ok([None, None]),
+    });
     let seeds: Vec<u64> = (seed..seed + count).collect();
     let random = parallel::map(&seeds, |&seed| {
         let text = generator::generate(seed).text;
@@ -56,12 +74,20 @@ pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
         let Ok(mut program) = program::link("generated.sq", &text, &Settings::default()) else {
             return Ok([None, None]);
         };
-        let as_it_is = compare(&format!("generated program {seed}"), &program)?;
+        let as_it_is = compare(&format!("generated program {seed}"), &program, None)?;
         lengthen_decodes(&mut program.session);
-        Ok([as_it_is, compare(&format!("generated program {seed} with long decodes"), &program)?])
+        if let Some(program) = shared(&program) {
+            compare(&format!("generated program {seed} with long decodes, prefixes shared"), &program, None)?;
+        }
+        Ok([as_it_is, compare(&format!("generated program {seed} with long decodes"), &program, None)?])
     });
     let mut told = String::new();
-    for (what, results) in [("cases, examples and settings", named), ("random programs", random)] {
+    let kinds = [
+        ("cases, examples and settings", named),
+        ("of them with prefixes shared", sharing),
+        ("random programs", random),
+    ];
+    for (what, results) in kinds {
         let (mut runs, mut leapt, mut steps, mut stopped) = (0, 0, 0, 0);
         for result in results {
             let result: Result<[Option<Compared>; 2], String> = result;
@@ -125,12 +151,45 @@ fn examples(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-fn compare(name: &str, program: &Program) -> Result<Option<Compared>, String> {
-    // A trace lies in a file of its own; what it brings is no matter of leaps.
-    if program.workload.trace.is_some() {
-        return Ok(None);
+/// The trace a program names, beside it.
+fn trace(path: &Path, program: &Program) -> Result<Option<TraceFile>, String> {
+    let Some(named) = &program.workload.trace else { return Ok(None) };
+    let path = path.with_file_name(&named.path);
+    let file = File::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let trace = TraceFile::read(BufReader::new(file), BadRows::Refuse);
+    trace.map(Some).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// The program with prefixes shared in every pool that can, if there is one; by a few groups,
+/// where neither it nor a trace says which.
+fn shared(program: &Program) -> Option<Program> {
+    let mut program = program.clone();
+    let targets: Vec<u32> = program.pools.iter().filter_map(|pool| Some(pool.spill.as_ref()?.pool.pool)).collect();
+    let mut any = false;
+    for (number, pool) in program.pools.iter_mut().enumerate() {
+        let can = pool.block.is_some() && pool.evict == Evict::Lru && pool.spill.is_none();
+        pool.share_prefixes = can && !targets.contains(&(number as u32));
+        any |= pool.share_prefixes;
     }
-    match (run(program, false), run(program, true)) {
+    if program.workload.trace.is_none() && program.workload.prefix.is_none() {
+        program.workload.prefix = Some(groups());
+    }
+    any.then_some(program)
+}
+
+/// Every third session begins like the one three before, with 1 000 tokens.
+fn groups() -> Prefix {
+    let number = |n: f64| Expr::Number(Number(n));
+    let serial = || Expr::Attribute(BuiltIn::Serial as u32);
+    let third = Expr::Binary(Binary::Divide, Box::new(serial()), Box::new(number(3.0)));
+    let whole = Expr::Call(Function::Floor, vec![third]);
+    let rounds = Expr::Binary(Binary::Multiply, Box::new(number(3.0)), Box::new(whole));
+    let group = Expr::Binary(Binary::Subtract, Box::new(serial()), Box::new(rounds));
+    Prefix { group, tokens: number(1_000.0) }
+}
+
+fn compare(name: &str, program: &Program, trace: Option<&TraceFile>) -> Result<Option<Compared>, String> {
+    match (run(program, trace, false), run(program, trace, true)) {
         (Ok(with), Ok(without)) => {
             let wrong = differences(&figures(program, &without), &figures(program, &with));
             if !wrong.is_empty() {
@@ -153,7 +212,28 @@ fn compare(name: &str, program: &Program) -> Result<Option<Compared>, String> {
     }
 }
 
-fn run(program: &Program, no_leap: bool) -> Result<Outcome, String> {
+fn run(program: &Program, trace: Option<&TraceFile>, no_leap: bool) -> Result<Outcome, String> {
     let options = Options { record: true, no_leap, max_events: Some(EVENTS_MAX), ..Options::default() };
-    simulate(program, None, &options, &mut |_, _| true).map_err(|e| e.message)
+    simulate(program, trace, &options, &mut |_, _| true).map_err(|e| e.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a build with assertions the kernel checks its blocks after every fact.
+    #[test]
+    fn generated_programs_with_shared_prefixes_keep_the_invariants_and_the_bits() {
+        let mut ran = 0;
+        for seed in 1..=500 {
+            let text = generator::generate(seed).text;
+            let Ok(program) = program::link("generated.sq", &text, &Settings::default()) else { continue };
+            let Some(program) = shared(&program) else { continue };
+            if let Some(Compared::Equal { .. }) = compare(&format!("generated program {seed}"), &program, None).unwrap()
+            {
+                ran += 1;
+            }
+        }
+        assert!(ran > 50, "{ran} programs ran");
+    }
 }

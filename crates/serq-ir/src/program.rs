@@ -134,6 +134,9 @@ pub struct Pool {
     pub order: Order,
     /// The step stage family that serves the queue (member k by member k, or a scalar for all).
     pub via: Option<u32>,
+    /// Blocks of equal content are one block (needs `block`, `Evict::Lru`, no `spill`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub share_prefixes: bool,
     /// Where evicted pieces go.
     pub spill: Option<Spill>,
 }
@@ -264,6 +267,9 @@ pub struct Workload {
     pub arrive: Arrive,
     /// Turns from a file.
     pub trace: Option<Trace>,
+    /// What the session's prompts begin with; in the place of the trace's block ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<Prefix>,
     /// Runs at arrival: `set` and `observe` only.
     pub init: Block,
     /// Runs at every `turn;` after the trace values: `set` and `observe` only.
@@ -331,6 +337,17 @@ pub struct Trace {
     pub path: String,
     /// Session k replays trace session k mod count; otherwise a random one.
     pub ordered: bool,
+}
+
+/// `prefix (group, tokens);`: sessions of one group begin with the same tokens. Read after
+/// `init` and after every `turn` block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prefix {
+    /// Which.
+    pub group: Expr,
+    /// How long it is.
+    pub tokens: Expr,
 }
 
 /// Statements in order.

@@ -211,8 +211,14 @@ impl Verifier<'_> {
                 format!("its members do not pair up with those of `{}`", stage.name)
             })?;
         }
+        if pool.share_prefixes {
+            ensure(pool.block.is_some(), || "prefixes shared, and no block".into())?;
+            ensure(pool.evict == Evict::Lru, || "prefixes shared, and eviction keys".into())?;
+            ensure(pool.spill.is_none(), || "prefixes shared, and a spill".into())?;
+        }
         if let Some(spill) = &pool.spill {
             let to = self.pool_at(spill.pool.pool)?;
+            ensure(!to.share_prefixes, || format!("it spills into `{}`, which shares prefixes", to.name))?;
             let via = self.stage_at(spill.stage.stage)?;
             ensure(!std::ptr::eq(to, pool), || "it spills into itself".into())?;
             ensure(!matches!(via.kind, StageKind::Step(_)), || format!("it spills via step stage `{}`", via.name))?;
@@ -301,6 +307,10 @@ impl Verifier<'_> {
             Arrive::Closed(n) | Arrive::Batch(n) => {
                 ensure((1..=1_000_000).contains(n), || format!("{n} sessions, not 1 to 1000000"))?;
             }
+        }
+        if let Some(prefix) = &w.prefix {
+            self.expr(&prefix.group, Moment::Session)?;
+            self.expr(&prefix.tokens, Moment::Session)?;
         }
         let mut body = Body { workload: true, ..Body::session() };
         self.block(&w.init, &mut body)?;
@@ -641,11 +651,12 @@ mod tests {
                 preempt: Preempt::None,
                 order: Order::Fifo,
                 via: None,
+                share_prefixes: false,
                 spill: None,
             }],
             stages: vec![Stage { name: "s".into(), size: None, kind: StageKind::Delay, shared: false }],
             share: None,
-            workload: Workload { arrive: Arrive::None, trace: None, init: Vec::new(), turn: Vec::new() },
+            workload: Workload { arrive: Arrive::None, trace: None, prefix: None, init: Vec::new(), turn: Vec::new() },
             session: Vec::new(),
             observes: vec!["x".into()],
             gauges: Vec::new(),

@@ -1,5 +1,8 @@
 //! Cached prefixes: what a hold leaves behind, and what goes when room is needed.
 //!
+//! This is the pool that counts; one that shares prefixes keeps blocks instead of entries
+//! ([`crate::prefix`]).
+//!
 //! A pool's entries are on one list in order of release, so the least recently
 //! released is its head and eviction by `lru` takes from there in constant time. A
 //! session has at most one live entry a pool. An entry without an owner (the rest of
@@ -131,6 +134,9 @@ impl Kernel<'_> {
 
     /// `drop P`.
     pub(crate) fn drop_own_entry(&mut self, session: u32, pool: u32) {
+        if self.pools[pool as usize].addressed.is_some() {
+            return self.drop_blocks(session, pool);
+        }
         if let Some(entry) = self.own_entry(session, pool) {
             self.forget_entry(session, pool);
             self.remove_entry(pool, entry);
@@ -181,6 +187,10 @@ impl Kernel<'_> {
     #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
         if self.pools[pool as usize].over_cap(extra) <= TOLERANCE || self.evict_one_block(pool, extra) {
+            return Ok(());
+        }
+        if self.pools[pool as usize].addressed.is_some() {
+            self.evict_blocks(pool, extra);
             return Ok(());
         }
         self.pools[pool as usize].evicting = true;

@@ -84,6 +84,8 @@ impl Dependence {
         match expr {
             ir::Expr::Pool(figure, pool) if is_candidate(&pool.member) => {
                 if *figure == PoolFigure::Cachedin {
+                    // There a session finds what others left.
+                    self.beyond |= program.pools[pool.pool as usize].share_prefixes;
                     self.cached.push(pool.pool);
                 } else {
                     self.candidate = true;

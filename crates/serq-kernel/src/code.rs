@@ -34,15 +34,21 @@ pub struct Code {
     pub(crate) gap: Option<Expr>,
     /// Some expression reads a stage's estimates.
     pub(crate) estimates: bool,
+    /// Some pool shares prefixes.
+    pub(crate) shares_prefixes: bool,
+    /// … and the program says which, whatever the trace does.
+    pub(crate) names_prefix: bool,
 }
 
-/// `set`s and `observe`s that run in one go.
+/// What `init` or `turn` does, in one go.
 pub(crate) type Simple = Vec<(Place, SimpleOp)>;
 
 #[derive(Debug)]
 pub(crate) enum SimpleOp {
     Set(u32, Expr),
     Observe(u32, Expr),
+    /// The group and the tokens of what the session's prompts begin with.
+    Prefix(Expr, Expr),
 }
 
 /// What a member of a pool is, from its family's declaration.
@@ -60,6 +66,7 @@ pub(crate) struct PoolCode {
     /// `None`: joining order.
     pub(crate) order: Option<Vec<Expr>>,
     pub(crate) via: Option<u32>,
+    pub(crate) share_prefixes: bool,
     pub(crate) spill: Option<SpillCode>,
     /// Eviction keys or the spill read attributes, so entries keep a copy of them.
     pub(crate) snapshots: bool,
@@ -289,8 +296,12 @@ impl<'a> Builder<'a> {
         self.block(&self.program.session);
         self.push(Place::default(), Op::End);
         let workload = &self.program.workload;
-        let init = self.simple(&workload.init);
-        let turn = self.simple(&workload.turn);
+        let (mut init, mut turn) = (self.simple(&workload.init), self.simple(&workload.turn));
+        if let Some(ir::Prefix { group, tokens }) = &workload.prefix {
+            for block in [&mut init, &mut turn] {
+                block.push((Place::default(), SimpleOp::Prefix(self.expr(group), self.expr(tokens))));
+            }
+        }
         let gap = match &workload.arrive {
             ir::Arrive::Renewal(gap) => Some(self.expr(gap)),
             _ => None,
@@ -317,6 +328,8 @@ impl<'a> Builder<'a> {
             choices: self.choices,
             gap,
             estimates: self.estimates.get(),
+            shares_prefixes: self.program.pools.iter().any(|pool| pool.share_prefixes),
+            names_prefix: workload.prefix.is_some(),
         }
     }
 
@@ -478,6 +491,7 @@ impl<'a> Builder<'a> {
                     preempt,
                     order,
                     via: pool.via.map(|via| self.pair(self.families.stages[via as usize], member)),
+                    share_prefixes: pool.share_prefixes,
                     spill,
                     snapshots: reads.attributes,
                     memory_of: Vec::new(),

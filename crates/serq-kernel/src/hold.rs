@@ -26,6 +26,7 @@ use crate::expression::{Expr, Frame, NO_VARIABLES};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, HOLDERS, QUEUE, TOLERANCE, USED};
 use crate::preemption::Room;
+use crate::prefix::NO_TABLE;
 use crate::session::{Status, compare};
 use crate::world::{Action, Move, Result, World};
 
@@ -57,6 +58,8 @@ pub(crate) struct Share {
     pub(crate) slack: f64,
     /// Given back before the scope's end.
     pub(crate) released: bool,
+    /// Its blocks, where the pool shares prefixes; else [`NO_TABLE`].
+    pub(crate) table: u32,
 }
 
 /// A share that outlived its scope.
@@ -227,6 +230,10 @@ impl<'p> Kernel<'p> {
         let mut units = std::mem::take(&mut self.header_units);
         units.clear();
         let mut fits = true;
+        let mut reuse = None;
+        if self.code.shares_prefixes {
+            reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
+        }
         for (at, grab) in hold.grabs.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
             let wanted = self.amount(world, slot, &grab.units, &frame, "units")?;
@@ -236,8 +243,11 @@ impl<'p> Kernel<'p> {
             };
             let state = &self.pools[pool as usize];
             self.check_quanta(slot, state.quanta(wanted.max(reserve)), wanted.max(reserve))?;
-            units.push(state.quanta(wanted));
-            fits &= state.fits(state.quanta(wanted.max(reserve)));
+            let (quanta, room) = (state.quanta(wanted), state.quanta(wanted.max(reserve)));
+            units.push(quanta);
+            // What others hold of the same content takes no room of its own.
+            let there = if hold.cache.is_some() { self.quanta_allocated(slot, pool, quanta, reuse) } else { 0.0 };
+            fits &= self.pools[pool as usize].fits(room - there);
         }
         if fits {
             let reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
@@ -264,15 +274,20 @@ impl<'p> Kernel<'p> {
         let mut cached: f64 = 0.0;
         for (at, &quanta) in units.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
-            let taken = if hold.cache.is_some() { self.consume(slot, pool, reuse) } else { 0.0 };
+            let (table, taken) = if self.pools[pool as usize].addressed.is_some() {
+                self.open_table(slot, pool, quanta, hold.cache.is_some(), reuse)?
+            } else {
+                let taken = if hold.cache.is_some() { self.consume(slot, pool, reuse) } else { 0.0 };
+                self.pools[pool as usize].used.add(quanta);
+                (NO_TABLE, taken)
+            };
             let state = &mut self.pools[pool as usize];
             cached = cached.max(state.units(taken));
             let slack = state.units(quanta - taken);
-            state.used.add(quanta);
             state.holders += 1;
             state.counts.admissions += 1;
             self.touch_pool(pool, USED | HOLDERS);
-            let share = Share { pool, quanta, taken, slack, released: false };
+            let share = Share { pool, quanta, taken, slack, released: false, table };
             self.sessions[slot as usize].shares.push(share);
             self.evict(world, pool, 0.0)?;
         }
@@ -371,13 +386,25 @@ impl<'p> Kernel<'p> {
         amount: f64,
         job: Option<u32>,
     ) -> Result<()> {
+        let table = self.sessions[slot as usize].shares[share as usize].table;
+        if table != NO_TABLE {
+            self.publish_growing(world, slot, share, job)?;
+        }
         let share = &mut self.sessions[slot as usize].shares[share as usize];
         let pool = share.pool;
         let state = &mut self.pools[pool as usize];
+        let before = share.quanta;
         share.quanta += amount;
+        let after = share.quanta;
         let slack = job.map_or(&mut share.slack, |job| &mut self.jobs[job as usize].slack);
         *slack += state.units(amount);
-        state.used.add(amount);
+        if table == NO_TABLE {
+            // What the share grew by in doubles, so that giving it back leaves 0.
+            state.used.subtract(before);
+            state.used.add(after);
+        } else {
+            self.allocate_blocks(slot, pool, table, amount)?;
+        }
         self.touch_pool(pool, USED);
         if let Some(job) = job {
             self.count_memory(job);
@@ -501,6 +528,10 @@ impl<'p> Kernel<'p> {
             }
             None => 0.0,
         };
+        if share.table != NO_TABLE {
+            self.close_table(slot, share, kept);
+            return Ok(());
+        }
         let state = &mut self.pools[pool as usize];
         state.used.subtract(share.quanta);
         state.holders -= 1;

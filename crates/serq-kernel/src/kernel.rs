@@ -26,6 +26,7 @@ use crate::code::{Code, StageCodeKind};
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::flow::Region;
 use crate::gauge::Gauges;
+use crate::hold::Share;
 use crate::index_set::IndexSet;
 use crate::pool::{ExactSum, Pool, PoolCounts, QUEUE, TOLERANCE};
 use crate::session::{Session, Status};
@@ -47,6 +48,7 @@ pub struct Kernel<'p> {
     pub(crate) ready_list: VecDeque<u32>,
     pub(crate) serial_next: u64,
     pub(crate) admission_next: u64,
+    pub(crate) conversation_next: u64,
     pub(crate) live: u64,
     pub(crate) instant_arrivals: u32,
     pub(crate) instant_pieces: u32,
@@ -109,6 +111,8 @@ pub struct Kernel<'p> {
     pub(crate) serve_order: Vec<u32>,
     pub(crate) run_stages: Vec<u32>,
     pub(crate) region: Region,
+    pub(crate) blocks_taken: Vec<u32>,
+    pub(crate) trace_ids: Vec<u64>,
 }
 
 /// What a member of a pool holds now.
@@ -163,6 +167,7 @@ impl<'p> Kernel<'p> {
             ready_list: VecDeque::new(),
             serial_next: 0,
             admission_next: 0,
+            conversation_next: 0,
             live: 0,
             instant_arrivals: 0,
             instant_pieces: 0,
@@ -206,6 +211,8 @@ impl<'p> Kernel<'p> {
             serve_order: Vec::new(),
             run_stages: Vec::new(),
             region: Region::default(),
+            blocks_taken: Vec::new(),
+            trace_ids: Vec::new(),
         }
     }
 
@@ -448,20 +455,27 @@ impl<'p> Kernel<'p> {
     /// loss and not counted.
     pub fn left(&self, pool: u32) -> f64 {
         let mut held = ExactSum::default();
-        self.shares_of(pool, |quanta| held.add(quanta));
+        match &self.pools[pool as usize].addressed {
+            Some(blocks) => {
+                let mut tables = Vec::new();
+                self.shares_of(pool, |share| tables.push(share.table));
+                held.add(blocks.named_by(tables.into_iter()) as f64);
+            }
+            None => self.shares_of(pool, |share| held.add(share.quanta)),
+        }
         let pool = &self.pools[pool as usize];
         let left = pool.units(pool.used.value() - held.value());
         let rounding = TOLERANCE.max(pool.units(held.value()) * f64::EPSILON);
         if left.abs() <= rounding { 0.0 } else { left }
     }
 
-    fn shares_of(&self, pool: u32, mut visit: impl FnMut(f64)) {
+    fn shares_of(&self, pool: u32, mut visit: impl FnMut(&Share)) {
         for session in &self.sessions {
             for share in session.shares.iter().filter(|s| s.pool == pool && !s.released) {
-                visit(share.quanta);
+                visit(share);
             }
             for lease in session.leases.iter().filter(|l| l.share.pool == pool) {
-                visit(lease.share.quanta);
+                visit(&lease.share);
             }
         }
     }
@@ -572,6 +586,15 @@ impl<'p> Kernel<'p> {
             assert_eq!(pool.holders, holders, "{name}: holders = holds + leases");
             let left = self.left(id as u32);
             assert!(left.abs() <= 1e-9 * used.max(1.0), "{name}: {left} units are owned by nobody");
+            if let Some(blocks) = &pool.addressed {
+                blocks.check();
+                let counted = (f64::from(blocks.referenced()), f64::from(blocks.cached()));
+                assert_eq!(counted, (pool.used.value(), pool.cached.value()), "{name}: its blocks are its account");
+                self.shares_of(id as u32, |share| {
+                    assert_eq!(blocks.table(share.table).len() as f64, share.quanta, "{name}: a share's blocks");
+                });
+                continue;
+            }
             let entries = self.entries.total(&pool.lru);
             let off = (entries - pool.cached.value()).abs();
             assert!(off <= 1e-9 * entries.max(1.0), "{name}: its cache entries sum to what is cached");

@@ -25,6 +25,7 @@ impl Kernel<'_> {
         hold: OpenHold,
         share: Share,
     ) -> Result<()> {
+        self.publish(world, slot, hold, share, true)?;
         let (_, time) = self.hold_code(hold.pc).lease.as_ref().expect("the hold has a lease clause");
         let time = self.eval(world, time, &Frame::session(slot));
         self.check_fault()?;

@@ -4,6 +4,7 @@
 //! engine those of real steps and transfers. See [`Kernel`] for the contract,
 //! [`World`] for the other side of it, [`Code`] for a program made ready.
 
+mod block_pool;
 mod cache;
 mod choice;
 mod code;
@@ -18,6 +19,7 @@ mod lease;
 mod operation;
 mod pool;
 mod preemption;
+mod prefix;
 mod session;
 mod stage;
 mod step;

@@ -7,14 +7,16 @@
 //!
 //! # Invariants
 //!
-//! - allocated = Σ open holds' shares + Σ leases, and `holders` counts them.
-//! - cached = Σ cache entries.
+//! - allocated = Σ open holds' shares + Σ leases, and `holders` counts them; where prefixes are
+//!   shared ([`crate::block_pool`]), a block of several shares counts once.
+//! - cached = Σ cache entries, or the blocks nobody refers to that can be found.
 //! - allocated + cached ≤ cap (within 1e-9), after every fact.
 //!
 //! [`crate::Kernel::check`] asserts them; debug and test builds call it after facts.
 
 use std::collections::VecDeque;
 
+use crate::block_pool::BlockPool;
 use crate::cache::Lru;
 use crate::code::PoolCode;
 
@@ -37,6 +39,8 @@ pub(crate) struct Pool {
     pub(crate) holders: u32,
     pub(crate) cached: ExactSum,
     pub(crate) lru: Lru,
+    /// Its blocks, where prefixes are shared; `used` and `cached` count them.
+    pub(crate) addressed: Option<BlockPool>,
     /// Preempted holds' sessions, the first to be served in front.
     pub(crate) returning: VecDeque<u32>,
     /// The other waiters, in joining order.
@@ -93,6 +97,7 @@ impl Pool {
             holders: 0,
             cached: ExactSum::default(),
             lru: Lru::default(),
+            addressed: code.share_prefixes.then(BlockPool::default),
             returning: VecDeque::new(),
             queue: VecDeque::new(),
             growers: Vec::new(),
@@ -155,6 +160,10 @@ pub(crate) struct ExactSum {
 }
 
 impl ExactSum {
+    pub(crate) fn of(x: f64) -> Self {
+        Self { high: x, low: 0.0 }
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, x: f64) {
         if self.low == 0.0 && whole(x) && whole(self.high) {

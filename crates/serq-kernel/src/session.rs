@@ -25,6 +25,7 @@ use crate::code::{Op, RunCode, Simple, SimpleOp};
 use crate::expression::{Draws, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
+use crate::prefix::Prompt;
 use crate::world::{Action, Arrival, Move, Result, TraceTurn, World};
 
 /// A session may become ready this often in one instant.
@@ -73,6 +74,8 @@ pub(crate) struct Session {
     pub(crate) turns: u64,
     pub(crate) draws: Cell<u64>,
     pub(crate) trace_session: Option<u32>,
+    /// What pools that share prefixes are asked for.
+    pub(crate) prompt: Prompt,
     /// When its latest token came, in this turn.
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
@@ -107,6 +110,7 @@ impl Session {
             turns: 0,
             draws: Cell::new(0),
             trace_session: None,
+            prompt: Prompt::default(),
             last_token: f64::NAN,
             decodes: false,
             token_stage: u32::MAX,
@@ -168,8 +172,10 @@ impl Kernel<'_> {
             leases: std::mem::take(&mut session.leases),
             entries: std::mem::take(&mut session.entries),
             members: std::mem::take(&mut session.members),
+            prompt: std::mem::take(&mut session.prompt),
             ..Session::new()
         };
+        self.begin_prompt(slot);
         self.live += 1;
         self.ready(slot)
     }
@@ -245,6 +251,7 @@ impl Kernel<'_> {
                     let pool = self.pool_member(world, pool, &frame);
                     let units = self.eval(world, units, &frame);
                     self.load(slot, pool, units)?;
+                    self.publish_all(world, slot)?;
                 }
                 Op::Drop(pool) => {
                     let pool = self.pool_member(world, pool, &frame);
@@ -307,6 +314,11 @@ impl Kernel<'_> {
                     let value = self.eval(world, value, &frame);
                     self.observe(world, slot, *observe, value);
                 }
+                SimpleOp::Prefix(group, tokens) => {
+                    let (group, tokens) = (self.eval(world, group, &frame), self.eval(world, tokens, &frame));
+                    self.check_fault()?;
+                    self.set_group(slot, group, tokens)?;
+                }
             }
             self.check_fault()?;
         }
@@ -329,6 +341,7 @@ impl Kernel<'_> {
         session.decodes = false;
         session.token_again = false;
         let turn = session.turns;
+        let traced = session.trace_session;
         if let Some(trace_session) = session.trace_session {
             // Past the last turn the last values stay and `more` is 0.
             if let Some(TraceTurn { new, out, think, more, forced }) = world.trace_turn(trace_session, turn) {
@@ -344,7 +357,11 @@ impl Kernel<'_> {
         world.act(Action::Turned);
         self.tell_move(world, slot, Move::Turned);
         let code = self.code;
-        self.run_simple(world, slot, &code.turn)
+        self.run_simple(world, slot, &code.turn)?;
+        if let (true, false, Some(trace)) = (code.shares_prefixes, code.names_prefix, traced) {
+            self.set_trace_blocks(world, slot, trace, turn);
+        }
+        Ok(())
     }
 
     /// Tells the world what befalls a session.
@@ -369,6 +386,7 @@ impl Kernel<'_> {
     }
 
     fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<()> {
+        self.publish_all(world, slot)?;
         let frame = Frame::session(slot);
         let mut stages = std::mem::take(&mut self.run_stages);
         stages.clear();

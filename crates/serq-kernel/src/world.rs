@@ -16,6 +16,12 @@ pub trait World {
     /// What turn `turn` (from 1) of a trace session brings; `None` past its last.
     fn trace_turn(&mut self, trace_session: u32, turn: u64) -> Option<TraceTurn>;
 
+    /// The names of that turn's prompt blocks, appended to `ids`, and the tokens of each; none
+    /// where the trace has none.
+    fn trace_blocks(&mut self, _trace_session: u32, _turn: u64, _ids: &mut Vec<u64>) -> f64 {
+        0.0
+    }
+
     /// A session ended: whether another one takes its place (`closed`), and its trace session.
     fn replacement(&mut self) -> Option<Arrival>;
 

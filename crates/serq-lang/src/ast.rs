@@ -135,6 +135,8 @@ pub enum PoolOptionKind {
     Queue(Option<Vec<Expr>>),
     /// `admit via ref`
     AdmitVia(Ref),
+    /// `share prefixes`
+    SharePrefixes,
     /// `spill ref via ref (work) when (condition)`
     Spill {
         /// Where evicted pieces go.
@@ -354,6 +356,8 @@ pub enum WorkloadItem {
     },
     /// `hidden a, b;`
     Hidden(Vec<Name>, Span),
+    /// `prefix (group, tokens);`, the list as long as it was written
+    Prefix(Vec<Expr>, Span),
     /// `init { … }`
     Init(Block),
     /// `turn { … }`

@@ -83,6 +83,7 @@ pages! {
     "server-unused",
     "several-stages",
     "share",
+    "share-prefixes",
     "stale-header",
     "stray-semicolon",
     "timeless-loop",

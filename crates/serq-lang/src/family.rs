@@ -82,6 +82,7 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Preempt(_) => "preempt",
                 PoolOptionKind::Queue(_) => "queue",
                 PoolOptionKind::AdmitVia(_) => "admit via",
+                PoolOptionKind::SharePrefixes => "share prefixes",
                 PoolOptionKind::Spill { .. } => "spill",
             };
             if let Some(&first) = seen.get(word) {
@@ -107,11 +108,16 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Queue(Some(keys)) => {
                     order = self.keys(keys, scope, Clause::QueueKey).map(ir::Order::By)
                 }
+                PoolOptionKind::SharePrefixes => {}
                 PoolOptionKind::AdmitVia(r) => via = self.admit_via(pool, r, scope).map(Some),
                 PoolOptionKind::Spill { pool: target, stage, work, when } => {
                     spill = self.spill(pool, target, stage, work, when, scope).map(Some);
                 }
             }
+        }
+        let shares = seen.get("share prefixes").copied();
+        if let Some(span) = shares {
+            self.check_sharing(pool, span, seen.get("evict").copied().filter(|_| !matches!(evict, Ok(ir::Evict::Lru))));
         }
         let known = &self.names.pools[pool];
         Ok(ir::Pool {
@@ -123,8 +129,35 @@ impl<'a> Linker<'a> {
             preempt: preempt?,
             order: order?,
             via: via?,
+            share_prefixes: shares.is_some(),
             spill: spill?,
         })
+    }
+
+    /// `share prefixes` speaks of blocks: no keys of entries, no pieces that belong to somebody.
+    fn check_sharing(&mut self, pool: usize, span: Span, keys: Option<Span>) {
+        let known = &self.names.pools[pool];
+        let spills = |option: &&ast::PoolOption| matches!(option.kind, PoolOptionKind::Spill { .. });
+        let own = known.declared.options.iter().find(spills).map(|option| option.span);
+        let (message, there, help) = if known.block.is_none() {
+            ("what is shared is blocks, and this pool has none", None, "add `block 16;`")
+        } else if keys.is_some() {
+            (
+                "a block has no owner an eviction key could read",
+                keys,
+                "leave `evict` out: the block unused longest goes first",
+            )
+        } else if own.is_some() {
+            ("a block of several sessions spills to nobody's pool", own, "leave `spill` out, or `share prefixes`")
+        } else {
+            return;
+        };
+        let e = self.error("share-prefixes", span, format!("prefixes can't be shared here: {message}")).help(help);
+        let e = match there {
+            Some(there) => e.note(there, "this clause"),
+            None => e,
+        };
+        e.done(self);
     }
 
     pub(crate) fn keys(&mut self, keys: &'a [ast::Expr], scope: ScopeId, at: Clause) -> Result<Vec<ir::Expr>> {
@@ -195,6 +228,20 @@ impl<'a> Linker<'a> {
                     .help("name one member by a number, or give both families one size")
                     .done(self));
             }
+        }
+        let target_options = &self.names.pools[to.pool as usize].declared.options;
+        if let Some(shared) = target_options.iter().find(|option| matches!(option.kind, PoolOptionKind::SharePrefixes))
+        {
+            let shared = shared.span;
+            return Err(self
+                .error(
+                    "share-prefixes",
+                    target.span,
+                    "a pool that shares prefixes takes no spilled pieces: they belong to one session",
+                )
+                .note(shared, "shared here")
+                .help("leave `share prefixes` out there, or spill into another pool")
+                .done(self));
         }
         if to.pool as usize == pool {
             return Err(self.error("pairing", target.span, "a pool can't spill into itself").done(self));

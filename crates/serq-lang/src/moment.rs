@@ -47,6 +47,7 @@ pub(crate) enum Clause {
     Amount(&'static str),
     Cache,
     LeaseTime,
+    Prefix,
     Units,
     Reserve,
     Reuse,
@@ -80,6 +81,7 @@ impl Clause {
             | Self::Amount(_)
             | Self::Cache
             | Self::LeaseTime
+            | Self::Prefix
             | Self::BindingBody => Moment::Session,
             Self::Units | Self::Reserve | Self::Reuse | Self::Binding | Self::QueueKey => Moment::Admit,
             Self::EvictKey | Self::Spill => Moment::Evict,
@@ -107,6 +109,7 @@ impl Clause {
             Self::Amount(what) => format!("the amount of a `{what}`"),
             Self::Cache => "a `cache` clause".into(),
             Self::LeaseTime => "a `lease` clause".into(),
+            Self::Prefix => "`prefix (…)`".into(),
             Self::Units => "the units of a hold".into(),
             Self::Reserve => "a `reserve` clause".into(),
             Self::Reuse => "a `reuse` clause".into(),

@@ -174,6 +174,9 @@ impl<'p> Printer<'p> {
         if let Some(via) = pool.via {
             options += &format!(" admit via {};", self.stages[via as usize]);
         }
+        if pool.share_prefixes {
+            options += " share prefixes;";
+        }
         if let Some(spill) = &pool.spill {
             let (to, on) = (self.pool_ref(&spill.pool), self.stage_ref(&spill.stage));
             let (work, when) = (self.expr(&spill.work, 0), self.expr(&spill.when, 0));
@@ -250,6 +253,10 @@ impl<'p> Printer<'p> {
             .collect();
         if !hidden.is_empty() {
             let line = format!("hidden {};", hidden.join(", "));
+            self.line(&line);
+        }
+        if let Some(ir::Prefix { group, tokens }) = &w.prefix {
+            let line = format!("prefix ({}, {});", self.expr(group, 0), self.expr(tokens, 0));
             self.line(&line);
         }
         if !w.init.is_empty() {

@@ -9,6 +9,7 @@ use serq_ir::json::Number;
 use crate::ast::{self, Item, RunFieldKind, StmtKind, WorkloadItem};
 use crate::fold;
 use crate::link::Linker;
+use crate::moment::Clause;
 use crate::resolve::{Reported, Result};
 use crate::scope::Room;
 use crate::source::Span;
@@ -96,6 +97,7 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Arrive(_, span) => ("arrive", *span),
                 WorkloadItem::Trace { span, .. } => ("trace", *span),
                 WorkloadItem::Hidden(_, _) => continue,
+                WorkloadItem::Prefix(_, span) => ("prefix", *span),
                 WorkloadItem::Init(b) => ("init", b.span),
                 WorkloadItem::Turn(b) => ("turn", b.span),
                 WorkloadItem::Session(s) => ("session", s.keyword_span),
@@ -121,6 +123,7 @@ impl<'a> Linker<'a> {
                     linked.trace = Some(ir::Trace { path: path.clone(), ordered: *ordered });
                 }
                 WorkloadItem::Hidden(..) => {}
+                WorkloadItem::Prefix(parts, span) => linked.prefix = self.prefix(parts, *span, at).ok(),
                 WorkloadItem::Init(b) => linked.init = self.assignments(b, "init", at),
                 WorkloadItem::Turn(b) => linked.turn = self.assignments(b, "turn", at),
                 WorkloadItem::Session(s) => session = Some(s),
@@ -142,6 +145,29 @@ impl<'a> Linker<'a> {
                 .done(self);
         }
         (linked, session.map(|s| (at, s)))
+    }
+
+    /// `prefix (group, tokens);`
+    fn prefix(&mut self, parts: &'a [ast::Expr], span: Span, item: usize) -> Result<ir::Prefix> {
+        if parts.len() != 2 {
+            return Err(self
+                .error("wrong-argument-count", span, format!("`prefix` takes 2 values, got {}", parts.len()))
+                .help("which prefix, and how many tokens it has: `prefix (group, 1024);`")
+                .done(self));
+        }
+        let scope = self.scopes.room(Room::Program { item }, Vec::new());
+        let linked = self.keys(parts, scope, Clause::Prefix)?;
+        let shares = |pool: &crate::resolve::Pool<'_>| {
+            pool.declared.options.iter().any(|option| matches!(option.kind, ast::PoolOptionKind::SharePrefixes))
+        };
+        if !self.names.pools.iter().any(shares) {
+            return Err(self
+                .error("share-prefixes", span, "no pool shares prefixes, so this one is nobody's")
+                .help("add `share prefixes;` to the pool whose blocks it is about")
+                .done(self));
+        }
+        let [group, tokens] = <[ir::Expr; 2]>::try_from(linked).expect("two are linked");
+        Ok(ir::Prefix { group, tokens })
     }
 
     /// `init` and `turn`: `set` and `observe` only.
@@ -313,5 +339,5 @@ impl<'a> Linker<'a> {
 }
 
 fn empty_workload() -> ir::Workload {
-    ir::Workload { arrive: ir::Arrive::None, trace: None, init: Vec::new(), turn: Vec::new() }
+    ir::Workload { arrive: ir::Arrive::None, trace: None, prefix: None, init: Vec::new(), turn: Vec::new() }
 }

@@ -201,6 +201,12 @@ impl World for Driver<'_> {
         Some(TraceTurn { new: row.new, out: row.out, think: row.think, more, forced: row.forced })
     }
 
+    fn trace_blocks(&mut self, trace_session: u32, turn: u64, ids: &mut Vec<u64>) -> f64 {
+        let Some(trace) = self.trace else { return 0.0 };
+        ids.extend_from_slice(trace.blocks(trace_session, turn - 1));
+        trace.block().unwrap_or(0.0)
+    }
+
     fn replacement(&mut self) -> Option<Arrival> {
         self.replaces.then(|| self.arrival())
     }

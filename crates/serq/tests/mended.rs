@@ -146,3 +146,32 @@ fn decodes_keep_their_tokens_when_the_prefill_in_their_place_gets_none() {
         run { horizon 24; }";
     assert_eq!(samples(text, "done"), [6.0, 112.25, 317.25, 421.25, 622.75]);
 }
+
+/// A share of 1e18 units and a growth of 9 are 1e18, but the pool's account took the 9 too:
+/// given back, they were nobody's.
+#[test]
+fn a_growth_that_is_lost_in_a_large_share_is_not_left_behind() {
+    let text = "pool mem { cap 2e18; }
+        stage g : delay;
+        workload { arrive batch(1); }
+        session { hold mem (1e18) { run g (1); grow mem (9); run g (1); } run g (1); observe rest = used(mem); end; }
+        run { horizon 9; }";
+    assert_eq!(samples(text, "rest"), [0.0]);
+}
+
+/// Blocks are numbered one by one where prefixes are shared; so many are refused, not made.
+#[test]
+fn a_pool_that_shares_prefixes_has_so_many_blocks_and_no_more() {
+    let text = "pool kv { block 1; share prefixes; }
+        workload { arrive batch(1); }
+        session { hold kv (1e12) { } end; }
+        run { horizon 9; }";
+    let wanted = "kv has more than 4194304 blocks; a larger `block` or a smaller `cap` is meant";
+    assert_eq!(stops(text), (wanted.into(), Some((3, 19)), Some(0)));
+    let text = "pool kv { cap 4; block 1; share prefixes; }
+        workload { arrive batch(1); prefix (0, 0 - 1); }
+        session { end; }
+        run { horizon 9; }";
+    let (message, ..) = stops(text);
+    assert_eq!(message, "a prefix of group 0 and -1 tokens: numbers are meant, tokens at least 0");
+}

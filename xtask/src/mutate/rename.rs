@@ -41,6 +41,8 @@ const WORDS: &[&str] = &[
     "admit",
     "via",
     "spill",
+    "prefix",
+    "prefixes",
     "when",
     "by",
     "lru",

@@ -13,10 +13,10 @@ use crate::source::Span;
 
 const ITEMS: &[&str] =
     &["let", "use", "def", "pool", "stage", "queue", "share", "workload", "session", "server", "gauge", "run"];
-const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "spill"];
+const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "share", "spill"];
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
 const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve"];
-const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "init", "turn", "session"];
+const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "prefix", "init", "turn", "session"];
 const RUN_FIELDS: &[&str] = &["horizon", "warmup", "seed", "arrivals"];
 const POLICIES: &[&str] = &["maxmin", "bottleneck"];
 
@@ -234,6 +234,10 @@ impl Parser<'_> {
             "admit" => {
                 self.expect_word("via")?;
                 PoolOptionKind::AdmitVia(self.reference("a stage's name")?)
+            }
+            "share" => {
+                self.expect_word("prefixes")?;
+                PoolOptionKind::SharePrefixes
             }
             _ => {
                 let pool = self.reference("a pool's name")?;
@@ -463,6 +467,11 @@ impl Parser<'_> {
                 let names = self.names("an attribute's name")?;
                 self.semicolon(WORKLOAD_ITEMS)?;
                 WorkloadItem::Hidden(names, self.span_from(first))
+            }
+            "prefix" => {
+                let parts = self.expressions(false)?;
+                self.semicolon(WORKLOAD_ITEMS)?;
+                WorkloadItem::Prefix(parts, self.span_from(first))
             }
             "init" => WorkloadItem::Init(self.block()?),
             "turn" => WorkloadItem::Turn(self.block()?),

@@ -128,6 +128,9 @@ fn pool(program: &Program, holding: &Holding, index: usize, parts: Vec<Part>) ->
     if !matches!(pool.preempt, Preempt::None) {
         more.push("preempts");
     }
+    if pool.share_prefixes {
+        more.push("prefixes shared");
+    }
     if !more.is_empty() {
         lines.push(more.join(", "));
     }

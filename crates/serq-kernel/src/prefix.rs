@@ -1,0 +1,337 @@
+//! Prefixes shared between sessions: which content a prompt names, what of it a pool has,
+//! and how a share comes by its blocks and gives them back.
+//!
+//! A prompt names a content for every block it fills, the shared ones first:
+//!
+//! ```text
+//!   block     0      1      2      3      4      5  …
+//!           ├── the group's, or the trace's ──┤├── the conversation's own ──
+//! ```
+//!
+//! A hold with a `cache` clause refers to the longest chain of these that the pool has,
+//! whoever computed them, and allocates the rest. Shared blocks can be found from when
+//! they are computed and their session goes on; own ones, which nobody else asks for, from
+//! when they are given back.
+//!
+//! # Invariants
+//!
+//! - Equal identities are equal contents: where the group or the trace's blocks of a session
+//!   change, or how far they reach, another conversation of its own begins.
+//! - A pool's allocated and cached blocks are those its [`BlockPool`] counts.
+//! - Making a block findable that others may ask for wakes who waits for the pool's change.
+
+use serq_ir::BuiltIn;
+
+use crate::block_pool::{BLOCKS_MAX, BlockPool, Identity, Source};
+use crate::expression::{Frame, NOBODY};
+use crate::hold::{OpenHold, Share};
+use crate::kernel::Kernel;
+use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
+use crate::world::{Result, World};
+
+/// A share of a pool that counts units only.
+pub(crate) const NO_TABLE: u32 = u32::MAX;
+
+/// What a session's prompts are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Prompt {
+    /// Its own content's name: no other session has it.
+    conversation: u64,
+    /// The group, by the bits of its number, and the tokens its sessions begin with.
+    group: (u64, f64),
+    /// The trace's names of the prompt's blocks, …
+    ids: Vec<u64>,
+    /// … the tokens of each, …
+    block: f64,
+    /// … and of the prompt.
+    tokens: f64,
+}
+
+impl Prompt {
+    /// Tokens from the first that others may have too.
+    fn shared(&self) -> f64 {
+        if self.ids.is_empty() { self.group.1 } else { self.tokens.min(self.ids.len() as f64 * self.block) }
+    }
+
+    /// What the block at a place holds, in blocks of `size` tokens.
+    fn identity(&self, at: u32, size: f64) -> Identity {
+        let end = (f64::from(at) + 1.0) * size;
+        let source = if end > self.shared() {
+            Source::Own(self.conversation)
+        } else if self.ids.is_empty() {
+            Source::Group(self.group.0)
+        } else {
+            // The trace's block that has the last token names all before it as well.
+            let id = ((end / self.block).ceil() as usize).clamp(1, self.ids.len()) - 1;
+            Source::Trace(self.ids[id])
+        };
+        Identity { source, at }
+    }
+}
+
+impl Kernel<'_> {
+    /// A session that comes to be begins a conversation.
+    pub(crate) fn begin_prompt(&mut self, slot: u32) {
+        let conversation = self.begin_conversation();
+        let prompt = &mut self.sessions[slot as usize].prompt;
+        prompt.ids.clear();
+        *prompt = Prompt { conversation, ids: std::mem::take(&mut prompt.ids), ..Prompt::default() };
+    }
+
+    fn begin_conversation(&mut self) -> u64 {
+        self.conversation_next += 1;
+        self.conversation_next
+    }
+
+    /// `prefix (group, tokens)`.
+    pub(crate) fn set_group(&mut self, slot: u32, group: f64, tokens: f64) -> Result<()> {
+        if group.is_nan() || tokens.is_nan() || tokens < 0.0 {
+            let message =
+                format!("a prefix of group {group} and {tokens} tokens: numbers are meant, tokens at least 0");
+            return Err(self.fault_at(message, slot));
+        }
+        // -0 is the group 0, and no tokens are no group's.
+        let group = if tokens == 0.0 { (0, 0.0) } else { ((group + 0.0).to_bits(), tokens) };
+        if self.sessions[slot as usize].prompt.group != group {
+            let conversation = self.begin_conversation();
+            let prompt = &mut self.sessions[slot as usize].prompt;
+            (prompt.group, prompt.conversation) = (group, conversation);
+        }
+        Ok(())
+    }
+
+    /// A turn of a trace began: its prompt is `new` tokens in the trace's blocks.
+    pub(crate) fn set_trace_blocks<W: World>(&mut self, world: &mut W, slot: u32, trace_session: u32, turn: u64) {
+        let mut ids = std::mem::take(&mut self.trace_ids);
+        ids.clear();
+        let block = world.trace_blocks(trace_session, turn, &mut ids);
+        let tokens = self.attribute(slot, BuiltIn::New as u32);
+        let known = block > 0.0 && !ids.is_empty();
+        let prompt = &self.sessions[slot as usize].prompt;
+        if known && (prompt.ids != ids || prompt.tokens != tokens) {
+            let conversation = self.begin_conversation();
+            let prompt = &mut self.sessions[slot as usize].prompt;
+            std::mem::swap(&mut prompt.ids, &mut ids);
+            (prompt.block, prompt.tokens, prompt.conversation) = (block, tokens, conversation);
+        }
+        self.trace_ids = ids;
+    }
+
+    fn blocks(&self, pool: u32) -> Option<&BlockPool> {
+        self.pools[pool as usize].addressed.as_ref()
+    }
+
+    fn blocks_mut(&mut self, pool: u32) -> &mut BlockPool {
+        self.pools[pool as usize].addressed.as_mut().expect("the pool shares prefixes")
+    }
+
+    /// The longest chain of the session's prompt that the pool has, at most so many blocks.
+    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = u32> {
+        let (prompt, size) = (&self.sessions[slot as usize].prompt, self.pools[pool as usize].quantum);
+        let blocks = self.blocks(pool).expect("the pool shares prefixes");
+        (0..most).map_while(move |at| blocks.find(prompt.identity(at, size)))
+    }
+
+    /// `cachedin` of a pool that shares prefixes, in blocks.
+    pub(crate) fn blocks_found(&self, slot: u32, pool: u32) -> f64 {
+        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).count() as f64 }
+    }
+
+    /// Most blocks a hold of `quanta` takes that are there.
+    fn most_taken(&self, pool: u32, quanta: f64, reuse: Option<f64>) -> u32 {
+        let most = reuse.map_or(quanta, |reuse| quanta.min(self.pools[pool as usize].quanta_within(reuse.max(0.0))));
+        most.min(f64::from(BLOCKS_MAX)) as u32
+    }
+
+    /// Blocks of a hold of `quanta` that others have allocated already.
+    pub(crate) fn quanta_allocated(&self, slot: u32, pool: u32, quanta: f64, reuse: Option<f64>) -> f64 {
+        let Some(blocks) = self.blocks(pool) else { return 0.0 };
+        let most = self.most_taken(pool, quanta, reuse);
+        self.chain(slot, pool, most).filter(|&block| blocks.is_referenced(block)).count() as f64
+    }
+
+    /// A hold's share of a pool that shares prefixes: what is there, `caches` saying whether
+    /// it asks for that, and the rest allocated. Answers its table and the blocks that were there.
+    pub(crate) fn open_table(
+        &mut self,
+        slot: u32,
+        pool: u32,
+        quanta: f64,
+        caches: bool,
+        reuse: Option<f64>,
+    ) -> Result<(u32, f64)> {
+        let mut found = std::mem::take(&mut self.blocks_taken);
+        found.clear();
+        if caches {
+            let most = self.most_taken(pool, quanta, reuse);
+            found.extend(self.chain(slot, pool, most));
+        }
+        let blocks = self.blocks_mut(pool);
+        let table = blocks.open();
+        found.iter().for_each(|&block| blocks.refer(table, block));
+        let taken = found.len() as f64;
+        self.blocks_taken = found;
+        self.count_blocks(pool);
+        self.allocate_blocks(slot, pool, table, quanta - taken)?;
+        Ok((table, taken))
+    }
+
+    /// Further blocks for a table, evicting as many as needed. They fit.
+    pub(crate) fn allocate_blocks(&mut self, slot: u32, pool: u32, table: u32, quanta: f64) -> Result<()> {
+        self.evict_blocks(pool, quanta);
+        let blocks = self.blocks_mut(pool);
+        let there = f64::from(blocks.referenced() + blocks.cached());
+        if there + quanta > f64::from(BLOCKS_MAX) {
+            let name = self.pool_name(pool);
+            let message =
+                format!("{name} has more than {BLOCKS_MAX} blocks; a larger `block` or a smaller `cap` is meant");
+            return Err(self.fault_at(message, slot));
+        }
+        for _ in 0..quanta as u32 {
+            blocks.allocate(table);
+        }
+        self.count_blocks(pool);
+        Ok(())
+    }
+
+    /// Evicts until what is allocated and cached, and `extra` blocks more, is within the cap.
+    pub(crate) fn evict_blocks(&mut self, pool: u32, extra: f64) {
+        let state = &mut self.pools[pool as usize];
+        let (size, over) = (state.quantum, state.over_cap(extra) - TOLERANCE);
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
+        // A cap without a limit is over by -inf.
+        let most = (over / size).ceil().clamp(0.0, f64::from(blocks.cached())) as u32;
+        for _ in 0..most {
+            let Some(evicted) = blocks.evict() else { break };
+            state.counts.evicted_units += size;
+            // The tail goes first, so with the first block nothing of a prefix is left.
+            state.counts.evicted_entries += u64::from(evicted.at == 0);
+        }
+        if most > 0 {
+            self.count_blocks(pool);
+        }
+    }
+
+    /// The pool's account follows its blocks.
+    fn count_blocks(&mut self, pool: u32) {
+        let blocks = self.blocks_mut(pool);
+        let (used, cached) = (f64::from(blocks.referenced()), f64::from(blocks.cached()));
+        let state = &mut self.pools[pool as usize];
+        let changes =
+            if state.used.value() == used { 0 } else { USED } | if state.cached.value() == cached { 0 } else { CACHED };
+        (state.used, state.cached) = (ExactSum::of(used), ExactSum::of(cached));
+        if changes != 0 {
+            self.touch_pool(pool, changes);
+        }
+    }
+
+    /// Gives a table back, the first `kept` blocks of it computed and to be kept.
+    pub(crate) fn close_table(&mut self, slot: u32, share: Share, kept: f64) {
+        let kept = kept as usize;
+        self.tell(slot, share, kept, true);
+        self.blocks_mut(share.pool).close(share.table, kept);
+        self.pools[share.pool as usize].holders -= 1;
+        self.count_blocks(share.pool);
+        self.touch_pool(share.pool, USED | HOLDERS);
+    }
+
+    /// Makes a share's first blocks findable; `again` also those that another one's copy was
+    /// found instead of.
+    fn tell(&mut self, slot: u32, share: Share, upto: usize, again: bool) {
+        let prompt = &self.sessions[slot as usize].prompt;
+        let state = &mut self.pools[share.pool as usize];
+        let (size, blocks) = (state.quantum, state.addressed.as_mut().expect("the pool shares prefixes"));
+        let upto = upto.min(blocks.table(share.table).len());
+        let from = if again { 0 } else { blocks.told(share.table) };
+        let mut shared = false;
+        for at in from..upto {
+            if !blocks.is_known(share.table, at) {
+                let identity = prompt.identity(at as u32, size);
+                blocks.tell(share.table, identity);
+                shared |= !identity.is_own();
+            }
+        }
+        self.count_blocks(share.pool);
+        if shared {
+            self.stirred = true;
+            self.pool_changed_in_leaps(share.pool);
+        }
+    }
+
+    /// What a share has computed of the shared prefix can be found from now on; `ended`: its
+    /// scope is over.
+    pub(crate) fn publish<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        hold: OpenHold,
+        share: Share,
+        ended: bool,
+    ) -> Result<()> {
+        let (Some(blocks), Some(cache)) = (self.blocks(share.pool), &self.hold_code(hold.pc).cache) else {
+            return Ok(());
+        };
+        let state = &self.pools[share.pool as usize];
+        let shared = self.sessions[slot as usize].prompt.shared();
+        let reach = state.quanta_within(shared.min(self.computed_position(hold, share, !ended)));
+        if reach as usize <= blocks.told(share.table) {
+            return Ok(());
+        }
+        let bound = self.eval(world, cache, &Frame::session(slot));
+        self.check_fault()?;
+        let upto = reach.min(self.pools[share.pool as usize].quanta_within(bound)) as usize;
+        self.tell(slot, share, upto, false);
+        Ok(())
+    }
+
+    /// The same of a share that is about to grow, by a job or a statement.
+    pub(crate) fn publish_growing<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        share: u32,
+        job: Option<u32>,
+    ) -> Result<()> {
+        let mut hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
+        let mut held = self.sessions[slot as usize].shares[share as usize];
+        if let Some(job) = job {
+            let job = &self.jobs[job as usize];
+            held.slack = job.slack;
+            hold.moved |= job.moved;
+        }
+        self.publish(world, slot, hold, held, false)
+    }
+
+    /// The same of all the session's open holds, when it goes on to another statement.
+    pub(crate) fn publish_all<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        if !self.code.shares_prefixes {
+            return Ok(());
+        }
+        for at in 0..self.sessions[slot as usize].shares.len() as u32 {
+            let share = self.sessions[slot as usize].shares[at as usize];
+            if share.table != NO_TABLE && !share.released {
+                let hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, at)];
+                self.publish(world, slot, hold, share, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `drop P`: the session's own blocks that nobody holds are forgotten.
+    pub(crate) fn drop_blocks(&mut self, slot: u32, pool: u32) {
+        let mut found = std::mem::take(&mut self.blocks_taken);
+        found.clear();
+        found.extend(self.chain(slot, pool, BLOCKS_MAX));
+        let size = self.pools[pool as usize].quantum;
+        let own = |at: usize| self.sessions[slot as usize].prompt.identity(at as u32, size).is_own();
+        let first = (0..found.len()).position(own).unwrap_or(found.len());
+        let blocks = self.blocks_mut(pool);
+        for &block in found[first..].iter().rev() {
+            if !blocks.is_referenced(block) {
+                blocks.vacate(block);
+            }
+        }
+        self.blocks_taken = found;
+        self.count_blocks(pool);
+    }
+}
