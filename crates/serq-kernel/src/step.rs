@@ -366,7 +366,7 @@ impl Kernel<'_> {
             }
             // An engine passed over, or found idle, may have got somebody to serve since.
             plan &= started || self.engine_roused;
-            if !(plan && !self.idle_engines.is_empty()) && self.rates_changed.is_empty() {
+            if (!plan || self.idle_engines.is_empty()) && self.rates_changed.is_empty() {
                 if whole_instant {
                     self.cut_if_watchful(world);
                 }
