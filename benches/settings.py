@@ -20,6 +20,7 @@ that the bench still works. `--xtask FILE` takes that build instead of a new opt
 """
 
 import argparse
+import re
 import statistics
 import sys
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ SETTINGS = [
     Setting("load", "2P2D, 1.2/s", ("Lambda=1.2",), 10_000, 1_000, 280, 480, 45),
     Setting("blocks", "2P2D, 0.6/s, blocksD 1100", ("blocksD=1100",), 10_000, 2_000, 300, 530, 48),
     Setting("8p8d", "8P8D, 2.4/s", pods(8, 2.4), 5_000, 400, 200, 350, 90),
-    Setting("100p100d", "100P100D, 30/s", pods(100, 30), 600, 8, 65, 120, 850),
+    Setting("100p100d", "100P100D, 30/s", pods(100, 30), 600, 4, 65, 120, 850),
     Setting("1000p1000d", "1000P1000D, 300/s", pods(1000, 300), 100, None, 20, 40, None),
     Setting("omega", "2P2D, 1.2/s, steps of 20 ms", ("omega=0.02", "Lambda=1.2"), 10_000, 2_000, 150, 230, 14),
     Setting("no-leap", "2P2D, 0.6/s, --no-leap", (), 10_000, 2_000, 80, 130, 12, leap=False),
@@ -62,8 +63,7 @@ SETTINGS = [
 
 REFERENCE = """
 import json, sys, time, pyserq
-path, horizon, sets = sys.argv[1], float(sys.argv[2]), dict(s.split("=", 1) for s in sys.argv[3:])
-program = pyserq.compile(path=path, sets=sets, seed=1, horizon=horizon, warmup=0)
+program = pyserq.compile(path=sys.argv[1], seed=1, horizon=float(sys.argv[2]), warmup=0)
 before = time.process_time()
 report = pyserq.run(program)
 print(json.dumps({"cpu_s": time.process_time() - before, "turns": report.turns}))
@@ -77,7 +77,21 @@ def ours(xtask, setting, horizon):
 
 
 def theirs(python, setting):
-    return machine.run_json([python, "-c", REFERENCE, PROGRAM, setting.reference_horizon, *setting.sets])
+    return machine.run_json([python, "-c", REFERENCE, written_out(setting), setting.reference_horizon])
+
+
+def written_out(setting):
+    """The program with the setting's numbers in its text: pyserq can't set how many instances there are."""
+    text = PROGRAM.read_text(encoding="utf-8").replace('"../../lib', f'"{machine.ROOT}/lib')
+    for assignment in setting.sets:
+        constant, value = assignment.split("=")
+        text, count = re.subn(rf"^let {constant} = [^;]+;", f"let {constant} = {value};", text, flags=re.MULTILINE)
+        if count != 1:
+            sys.exit(f"{PROGRAM} has no `let {constant}`")
+    file = machine.TARGET / f"bench-settings/{setting.name}.sq"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def rate(run):
