@@ -55,9 +55,14 @@ def name():
     return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 
 
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+
 def commit():
-    shown = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return shown.stdout.strip() or "unknown"
+    """What is measured; "dirty" if it isn't as committed, the history aside."""
+    changed = git("diff", "--quiet", "HEAD", "--", ".", f":!{HISTORY.relative_to(ROOT)}").returncode
+    return (git("describe", "--always").stdout.strip() or "unknown") + ("-dirty" if changed else "")
 
 
 def remember(**figures):
