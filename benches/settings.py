@@ -55,7 +55,7 @@ SETTINGS = [
     Setting("load", "2P2D, 1.2/s", ("Lambda=1.2",), 10_000, 1_000, 280, 480, 45),
     Setting("blocks", "2P2D, 0.6/s, blocksD 1100", ("blocksD=1100",), 10_000, 2_000, 300, 530, 48),
     Setting("8p8d", "8P8D, 2.4/s", pods(8, 2.4), 5_000, 400, 200, 350, 90),
-    Setting("100p100d", "100P100D, 30/s", pods(100, 30), 600, 4, 65, 120, 850),
+    Setting("100p100d", "100P100D, 30/s", pods(100, 30), 600, 10, 65, 120, 850),
     Setting("1000p1000d", "1000P1000D, 300/s", pods(1000, 300), 100, None, 20, 40, None),
     Setting("omega", "2P2D, 1.2/s, steps of 20 ms", ("omega=0.02", "Lambda=1.2"), 10_000, 2_000, 150, 230, 14),
     Setting("no-leap", "2P2D, 0.6/s, --no-leap", (), 10_000, 2_000, 80, 130, 12, leap=False),
