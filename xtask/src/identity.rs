@@ -46,7 +46,11 @@ const EVENTS_MAX: u64 = 3_000_000;
 pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
     let mut programs = Vec::new();
     for path in files()? {
-        let program = program::read(&path, &Settings::default())?;
+        let mut program = program::read(&path, &Settings::default())?;
+        // Singly, a long run has many steps.
+        if program.run.horizon.0 > horizon {
+            (program.run.horizon, program.run.warmup) = (Number(horizon), Number(horizon / 7.0));
+        }
         let trace = trace(&path, &program)?;
         programs.push((path.display().to_string(), program, trace));
     }

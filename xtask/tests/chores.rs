@@ -83,10 +83,18 @@ fn our_text_of_the_seeds_program_is_still_that_program() {
 }
 
 #[test]
-fn a_run_can_be_timed() {
-    let arguments = bench::Arguments { program: None, sets: vec![], seed: 1, horizon: 20.0, warmup: 2.0 };
-    let line: Value = serde_json::from_str(&bench::bench(&arguments).unwrap()).expect("a line of JSON");
-    assert!(line["cpu_s"].as_f64() > Some(0.0) && line["turns"].as_u64() > Some(10), "{line}");
+fn a_run_can_be_timed_with_leaps_and_without() {
+    let timed = |no_leap| {
+        let (sets, program, arrivals, trace) = (vec![], None, None, None);
+        let arguments =
+            bench::Arguments { program, sets, seed: 1, horizon: 20.0, warmup: 0.0, arrivals, trace, no_leap };
+        let line: Value = serde_json::from_str(&bench::bench(&arguments).unwrap()).expect("a line of JSON");
+        assert!(line["cpu_s"].as_f64() > Some(0.0) && line["turns"].as_u64() > Some(10), "{line}");
+        line
+    };
+    let (leaps, steps) = (timed(false), timed(true));
+    assert_eq!(leaps["turns"], steps["turns"]);
+    assert!(leaps["events"].as_u64() < steps["events"].as_u64(), "{leaps} {steps}");
 }
 
 /// The README's first command names no binary.

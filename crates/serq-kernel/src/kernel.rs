@@ -515,8 +515,8 @@ impl<'p> Kernel<'p> {
         state.touched |= changes;
         self.mark_pool(pool);
         self.stirred = true;
-        if changes != QUEUE && !self.pools[pool as usize].leaps.is_empty() {
-            self.pool_changed_in_leaps(pool);
+        if changes != QUEUE && !self.pools[pool as usize].watchers.is_empty() {
+            self.tell_watchers(pool);
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct Leap {
     cut: bool,
     /// The queue whose head was refused, and that head.
     refused: Option<(u32, u32)>,
-    /// Pools that watch for it.
+    /// Pools whose changes the stage is told, for a head that was refused.
     pools: Vec<u32>,
 }
 
@@ -101,15 +101,7 @@ impl Kernel<'_> {
         }
         leap.running = true;
         self.leaping.insert(stage);
-        if let Some((_, head)) = refused {
-            let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
-            pools.clear();
-            pools.extend_from_slice(&self.sessions[head as usize].members);
-            for &pool in &pools {
-                self.pools[pool as usize].leaps.push(stage);
-            }
-            self.stages[stage as usize].engine.leap.pools = pools;
-        }
+        self.watch_pools_of(stage, refused.map(|(_, head)| head));
         steps
     }
 
@@ -269,13 +261,47 @@ impl Kernel<'_> {
         self.ask_cut(stage);
     }
 
-    /// A pool changed for which heads were refused.
-    pub(crate) fn pool_changed_in_leaps(&mut self, pool: u32) {
-        let leaps = std::mem::take(&mut self.pools[pool as usize].leaps);
-        for &stage in &leaps {
-            self.ask_cut(stage);
+    /// An idle engine's plan came to nothing. Where it has no residents and a head was refused
+    /// that stays refused, it need not be tried again until a pool of that head's hold changes.
+    pub(crate) fn rest_refused(&mut self, stage: u32, step: &StepCode, refused: Option<u32>) {
+        let Some(pool) = refused.filter(|_| step.leaps) else { return };
+        if self.stages[stage as usize].engine.residents.is_empty() && self.head_steady(pool, true) {
+            self.idle_engines.remove(stage);
+            self.watch_pools_of(stage, self.front(pool));
         }
-        self.pools[pool as usize].leaps = leaps;
+    }
+
+    /// A change of the pools of this head's hold is to be told to the stage.
+    fn watch_pools_of(&mut self, stage: u32, head: Option<u32>) {
+        self.unwatch_pools(stage);
+        let Some(head) = head else { return };
+        let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
+        pools.extend_from_slice(&self.sessions[head as usize].members);
+        for &pool in &pools {
+            self.pools[pool as usize].watchers.push(stage);
+        }
+        self.stages[stage as usize].engine.leap.pools = pools;
+    }
+
+    pub(crate) fn unwatch_pools(&mut self, stage: u32) {
+        let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
+        for pool in pools.drain(..) {
+            self.pools[pool as usize].watchers.retain(|&s| s != stage);
+        }
+        self.stages[stage as usize].engine.leap.pools = pools;
+    }
+
+    /// A pool changed for which heads were refused.
+    pub(crate) fn tell_watchers(&mut self, pool: u32) {
+        let watchers = std::mem::take(&mut self.pools[pool as usize].watchers);
+        for &stage in &watchers {
+            if self.stages[stage as usize].engine.running {
+                self.ask_cut(stage);
+            } else {
+                self.engine_has_work(stage);
+            }
+        }
+        self.pools[pool as usize].watchers = watchers;
     }
 
     /// Applies the steps of a leap that have ended by now.
@@ -350,11 +376,7 @@ impl Kernel<'_> {
             leap.running = false;
             leap.cut = false;
             leap.refused = None;
-            let mut pools = std::mem::take(&mut leap.pools);
-            for pool in pools.drain(..) {
-                self.pools[pool as usize].leaps.retain(|&s| s != stage);
-            }
-            self.stages[stage as usize].engine.leap.pools = pools;
+            self.unwatch_pools(stage);
             self.leaping.remove(stage);
         }
     }

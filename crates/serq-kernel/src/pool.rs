@@ -49,8 +49,8 @@ pub(crate) struct Pool {
     pub(crate) growers: Vec<Grower>,
     /// [`USED`] …, since the world last looked.
     pub(crate) touched: u8,
-    /// Leaping stages that end their leap when it changes.
-    pub(crate) leaps: Vec<u32>,
+    /// Stages that refused a head for want of it, and are told when it changes.
+    pub(crate) watchers: Vec<u32>,
     /// Entries are being evicted from it.
     pub(crate) evicting: bool,
     pub(crate) counts: PoolCounts,
@@ -102,7 +102,7 @@ impl Pool {
             queue: VecDeque::new(),
             growers: Vec::new(),
             touched: 0,
-            leaps: Vec::new(),
+            watchers: Vec::new(),
             evicting: false,
             counts: PoolCounts::default(),
         }

@@ -254,7 +254,7 @@ impl Kernel<'_> {
         self.count_blocks(share.pool);
         if shared {
             self.stirred = true;
-            self.pool_changed_in_leaps(share.pool);
+            self.tell_watchers(share.pool);
         }
     }
 

@@ -392,6 +392,7 @@ impl Kernel<'_> {
             let message = format!("the {what} of {} is NaN", self.stage_name(stage));
             return Err(self.fault(message, None, None));
         }
+        self.unwatch_pools(stage);
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan.clear();
         engine.joined.clear();
@@ -712,6 +713,7 @@ impl Kernel<'_> {
         self.stages[stage as usize].engine.idle_with_work = !starts;
         self.show(stage, if starts { shown } else { Shown::default() });
         if !starts {
+            self.rest_refused(stage, step, planning.refused);
             return Ok(false);
         }
         // Every resident decodes a whole token.

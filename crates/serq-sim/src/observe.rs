@@ -11,7 +11,7 @@ use serq_kernel::{Kernel, PoolState, StageState};
 use crate::report;
 use crate::samples::{EXACT_MAX, Samples, Summary};
 use crate::simulation::{Options, Outcome, Sample};
-use crate::statistics::{BATCHES, Gaps, Runs, TimeAverage, Windows, half_width, trend};
+use crate::statistics::{BATCHES, Doubling, Gaps, Runs, TimeAverage, Windows, half_width, trend};
 
 /// Everything measured so far.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Measurements {
     /// The warm-up is over.
     pub(crate) counting: bool,
     record: bool,
+    /// Gauges keep all change points they need.
+    exact: bool,
     /// Sessions and turns of samples are needed.
     keyed: bool,
     samples: Vec<Samples>,
@@ -39,8 +41,18 @@ struct GaugeTrack {
     /// Least and greatest value held for a positive time after warm-up.
     range: (f64, f64),
     windows: Option<Windows>,
-    /// All change points, where they are asked for or the end is not known before.
+    /// What the windows are cut from, where the end is not known before.
+    later: Option<Later>,
+    /// All change points, where they are asked for.
     points: Vec<(f64, f64)>,
+}
+
+/// A gauge's values until its windows can be cut.
+#[derive(Debug)]
+enum Later {
+    /// Exactly: all change points.
+    Points(Vec<(f64, f64)>),
+    Doubling(Doubling),
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +94,8 @@ impl Measurements {
         Self {
             warmup,
             counting: warmup <= 0.0,
-            record: options.record || !known_end,
+            record: options.record,
+            exact: options.exact,
             keyed: options.record || !options.slo.is_empty(),
             samples: (0..observes).map(|_| Samples::new(options.exact)).collect(),
             keyed_samples: vec![Vec::new(); observes],
@@ -94,6 +107,7 @@ impl Measurements {
                     since: 0.0,
                     range: (f64::INFINITY, f64::NEG_INFINITY),
                     windows: windows(),
+                    later: (!known_end).then(|| Later::Points(Vec::new())),
                     points: Vec::new(),
                 })
                 .collect(),
@@ -207,6 +221,9 @@ impl Measurements {
         if let Some(windows) = &mut track.windows {
             windows.set(now, value);
         }
+        if let Some(later) = &mut track.later {
+            later.set(now, value, self.warmup, self.exact);
+        }
     }
 
     /// The end of the warm-up: everything measured from here.
@@ -261,6 +278,13 @@ impl Measurements {
         let mut gauges = Vec::new();
         for (gauge, track) in program.gauges.iter().zip(&mut self.gauges) {
             gauges.push(track.report(&gauge.name, from, end));
+            if matches!(track.later, Some(Later::Doubling(_))) {
+                let name = &gauge.name;
+                let text = format!(
+                    "gauge {name}: above {EXACT_MAX} changes its interval is from windows cut to 1.6 % (--exact keeps all)"
+                );
+                notes.push(report::Note { kind: report::NoteKind::Sketched, text });
+            }
         }
         let mut stages = Vec::new();
         for (id, (track, row)) in self.stages.iter_mut().zip(report.stages).enumerate() {
@@ -328,6 +352,41 @@ fn same(a: f64, b: f64) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
 
+impl Later {
+    fn set(&mut self, now: f64, value: f64, from: f64, exact: bool) {
+        match self {
+            Self::Points(points) => {
+                points.push((now, value));
+                if !exact && points.len() > EXACT_MAX {
+                    if now > from {
+                        *self = Self::Doubling(Doubling::new(from, points));
+                    } else {
+                        // Before the warm-up ends only the latest counts.
+                        *points = vec![(now, value)];
+                    }
+                }
+            }
+            Self::Doubling(doubling) => doubling.set(now, value),
+        }
+    }
+
+    /// The means of twenty windows up to `end`.
+    fn means(&mut self, from: f64, end: f64, value: f64) -> [f64; BATCHES] {
+        match self {
+            Self::Points(points) => {
+                let mut windows = Windows::new(from, end, 0.0);
+                points.iter().for_each(|(time, value)| windows.set(*time, *value));
+                windows.set(end, value);
+                windows.means()
+            }
+            Self::Doubling(doubling) => {
+                doubling.set(end, value);
+                doubling.means()
+            }
+        }
+    }
+}
+
 impl GaugeTrack {
     fn hold_until(&mut self, now: f64, warmup: f64) {
         if now > self.since.max(warmup) {
@@ -338,15 +397,14 @@ impl GaugeTrack {
 
     fn report(&mut self, name: &str, from: f64, end: f64) -> report::Gauge {
         self.hold_until(end, from);
-        let windows = self.windows.get_or_insert_with(|| {
-            let mut windows = Windows::new(from, end, 0.0);
-            for (time, value) in &self.points {
-                windows.set(*time, *value);
+        let means = match (&mut self.windows, &mut self.later) {
+            (Some(windows), _) => {
+                windows.set(end, self.value);
+                windows.means()
             }
-            windows
-        });
-        windows.set(end, self.value);
-        let means = windows.means();
+            (None, Some(later)) => later.means(from, end, self.value),
+            (None, None) => unreachable!("the windows are cut as time goes on, or later"),
+        };
         let (min, max) = self.range;
         report::Gauge {
             name: name.to_owned(),

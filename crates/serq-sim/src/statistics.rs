@@ -81,6 +81,72 @@ impl Windows {
     }
 }
 
+/// Windows a [`Doubling`] has: enough that a twentieth of any end has 64 of them.
+const NARROW: usize = 128 * BATCHES;
+
+/// A time average in twenty equal windows of [from, an end that is not known yet], in
+/// bounded memory: narrow windows, made twice as wide whenever time passes the last one. An end
+/// of the twenty that falls inside a narrow one splits it as if its value were constant.
+#[derive(Clone, Debug)]
+pub(crate) struct Doubling {
+    from: f64,
+    width: f64,
+    areas: Vec<f64>,
+    /// The narrow window `since` is in.
+    at: usize,
+    value: f64,
+    since: f64,
+}
+
+impl Doubling {
+    /// With the values so far: (time, value), of which the last is after `from`.
+    pub(crate) fn new(from: f64, points: &[(f64, f64)]) -> Self {
+        let last = points.last().map_or(from, |(time, _)| *time);
+        let width = (last - from) / (NARROW / 2) as f64;
+        let mut doubling = Self { from, width, areas: vec![0.0; NARROW], at: 0, value: 0.0, since: from };
+        points.iter().for_each(|(time, value)| doubling.set(*time, *value));
+        doubling
+    }
+
+    /// The value changes at `now`.
+    pub(crate) fn set(&mut self, now: f64, value: f64) {
+        while now > self.from + self.width * NARROW as f64 {
+            for at in 0..NARROW / 2 {
+                self.areas[at] = self.areas[2 * at] + self.areas[2 * at + 1];
+            }
+            self.areas[NARROW / 2..].fill(0.0);
+            self.width *= 2.0;
+            self.at /= 2;
+        }
+        while self.since < now {
+            let end = if self.at + 1 == NARROW { now } else { self.from + self.width * (self.at + 1) as f64 };
+            let until = now.min(end);
+            self.areas[self.at] += self.value * (until - self.since).max(0.0);
+            self.since = until.max(self.since);
+            self.at += usize::from(until == end && self.at + 1 < NARROW);
+        }
+        self.value = value;
+    }
+
+    /// The averages of the twenty windows up to the time last set.
+    pub(crate) fn means(&self) -> [f64; BATCHES] {
+        let width = (self.since - self.from) / BATCHES as f64;
+        let area_until = |time: f64| {
+            let narrow = (time - self.from) / self.width;
+            let whole = (narrow as usize).min(self.at);
+            // The last narrow window ends where time does.
+            let end = (self.from + self.width * (whole + 1) as f64).min(self.since);
+            let begin = self.from + self.width * whole as f64;
+            let part = if end > begin { ((time - begin) / (end - begin)).clamp(0.0, 1.0) } else { 0.0 };
+            self.areas[..whole].iter().sum::<f64>() + part * self.areas[whole]
+        };
+        std::array::from_fn(|k| {
+            let end = |k: usize| if k == BATCHES { self.since } else { self.from + width * k as f64 };
+            (area_until(end(k + 1)) - area_until(end(k))) / width
+        })
+    }
+}
+
 /// How many, and their sum, of values that come in runs of equal ones. A run adds to the sum
 /// once, as a whole, so that n at once and n single ones give the same bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -226,6 +292,35 @@ mod tests {
         assert_eq!(means[0], 2.0);
         assert_eq!(means[1], 3.0);
         assert!(means[2..].iter().all(|m| *m == 4.0));
+    }
+
+    /// A value that wanders for a time not known before: the twenty means are near those of
+    /// windows cut at the right places, and their mean is the same.
+    #[test]
+    fn windows_of_an_unknown_end_are_near_those_of_a_known_one() {
+        let (from, step) = (50.0, 0.37);
+        for points in [2_000, 70_001, 300_000] {
+            let value = |k: u32| f64::from(k.wrapping_mul(2_654_435_761) >> 24) + f64::from(k) * 1e-3;
+            let end = f64::from(points) * step;
+            let mut known = Windows::new(from, end, 0.0);
+            let early: Vec<(f64, f64)> = (0..1_500).map(|k| (f64::from(k) * step, value(k))).collect();
+            let mut unknown = Doubling::new(from, &early);
+            for k in 0..points {
+                known.set(f64::from(k) * step, value(k));
+                if k >= 1_500 {
+                    unknown.set(f64::from(k) * step, value(k));
+                }
+            }
+            known.set(end, 0.0);
+            unknown.set(end, 0.0);
+            let (known, unknown) = (known.means(), unknown.means());
+            let mean = |means: &[f64; BATCHES]| means.iter().sum::<f64>() / BATCHES as f64;
+            assert!((mean(&known) / mean(&unknown) - 1.0).abs() < 1e-9);
+            for (a, b) in known.iter().zip(&unknown) {
+                assert!((a / b - 1.0).abs() < 0.02, "{a} and {b}");
+            }
+            assert!((half_width(&known) / half_width(&unknown) - 1.0).abs() < 0.05);
+        }
     }
 
     #[test]
