@@ -43,6 +43,7 @@ struct Arguments {
 enum Command {
     Run(Box<command::run::Run>),
     Sweep(Box<command::sweep::Sweep>),
+    Compare(Box<command::compare::Compare>),
     Check(Box<command::check::Check>),
     Fmt(command::fmt::Fmt),
     Ir(Box<command::ir::Ir>),
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Run(command) => command.execute(),
         Command::Sweep(command) => command.execute(),
+        Command::Compare(command) => command.execute(),
         Command::Check(command) => command.execute(),
         Command::Fmt(command) => command.execute(),
         Command::Ir(command) => command.execute(),
