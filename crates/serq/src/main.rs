@@ -19,6 +19,7 @@ mod number;
 mod output;
 mod page;
 mod plan;
+mod precision;
 mod program_file;
 mod report;
 mod resume;

@@ -167,7 +167,7 @@ impl Compare {
             let (Err(what), Err(other)) = (a.places(column), b.places(column)) else { continue };
             // Where a name is two figures in one of them, that is the mistake.
             let what = if other.contains("several") { other } else { what };
-            let sentence = over_cells::unknown(&what, column, &a.names, &self.a);
+            let sentence = over_cells::unknown(&what, column, &a.names);
             return Err(Failure::Failed(format!("--show: {sentence}")));
         }
         Ok(())

@@ -258,7 +258,7 @@ impl Sweep {
         for column in &self.columns(setting) {
             let Err(what) = run.places(column) else { continue };
             let what = format!("{what} in the cell {}", setting.label);
-            let sentence = over_cells::unknown(&what, column, &run.names, &self.program.file);
+            let sentence = over_cells::unknown(&what, column, &run.names);
             return Err(Failure::Failed(format!("--show: {sentence}")));
         }
         Ok(())

@@ -77,12 +77,12 @@ pub(crate) fn note(label: &str, runs: &[Figures], seeds: &Seeds) -> Option<Strin
 }
 
 /// One sentence for a column no figure of a run is called by, with the nearest that is.
-pub(crate) fn unknown(what: &str, column: &str, names: &[FigureName], file: &str) -> String {
+pub(crate) fn unknown(what: &str, column: &str, names: &[FigureName]) -> String {
     let known: Vec<String> = names.iter().flat_map(spellings).collect();
     match nearest(column, known.iter().map(String::as_str)) {
         _ if what.contains("several") => what.to_owned(),
         Some(near) => format!("{what}: is it `{near}`?"),
-        None => format!("{what}; `serq run {file} --csv` lists them"),
+        None => format!("{what}; `serq run` with --csv lists them"),
     }
 }
 

@@ -11,6 +11,7 @@ use serq_sim::report::REPORT_SCHEMA;
 use super::lines::{Csv, cell};
 use super::text::wrapped;
 use crate::number::{NOTHING, pair, significant, with_interval};
+use crate::precision::{JsonLook, Look};
 use crate::seeds::Seeds;
 use crate::table::Columns;
 
@@ -26,6 +27,8 @@ pub(crate) struct Report<'a> {
     pub(crate) program: &'a Program,
     /// One run a seed.
     pub(crate) replication: &'a Replication,
+    /// How well figures are known that `--precision` names.
+    pub(crate) precision: &'a [Look],
 }
 
 impl Report<'_> {
@@ -36,6 +39,11 @@ impl Report<'_> {
         let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let seeds = Seeds(self.replication.seeds.clone()).words();
         let mut parts = vec![format!("{}   time {}{warmup}, {seeds}\n", self.program.name, time(run.horizon.0))];
+        let mut known = Columns::new(1, ["precision", "mean", "±95 %", "asked", ""]).left(4);
+        for look in self.precision {
+            known.row(look.words().into());
+        }
+        parts.push(known.draw(width));
         let summaries = self.replication.summaries();
         let of = |part: Part, figures: &[&str]| -> Vec<(String, String, Summary)> {
             summaries
@@ -137,6 +145,7 @@ impl Report<'_> {
             horizon: run.horizon.0,
             warmup: run.warmup.0,
             seeds: &self.replication.seeds,
+            precision: self.precision.iter().map(Look::json).collect(),
             run: Figured(summaries.iter().filter(|(name, _)| name.part == Part::Run).collect()),
             observes: named(Part::Observe),
             gauges: named(Part::Gauge),
@@ -213,6 +222,8 @@ struct Json<'a> {
     horizon: f64,
     warmup: f64,
     seeds: &'a [u64],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    precision: Vec<JsonLook<'a>>,
     run: Figured<'a>,
     observes: ByName<'a>,
     gauges: ByName<'a>,
