@@ -26,6 +26,7 @@ mod resume;
 mod seeds;
 mod table;
 mod timeline;
+mod transient;
 mod watch;
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `serq run --precision`: as many seeds as an interval takes.
+//! `serq run` over many seeds: as many as `--precision` takes, and whether their warm-up is too short.
 
 use std::process::Command;
 
@@ -106,4 +106,20 @@ fn a_figure_without_a_name_or_a_mean_is_refused() {
     // Nobody leaves before 0.5: there are no samples.
     let (status, _, err) = serq(&["run", DESK, "--horizon", "0.5", "--precision", "sojourn=1%"]);
     assert!(status == 1 && err.contains("sojourn has no finite mean over the first 5 seeds"), "{err}");
+}
+
+/// A desk that is nearly always busy takes long to fill: from empty, the first customers wait less
+/// than all later ones. After a warm-up they do not.
+#[test]
+fn a_start_up_is_noted_and_gone_with_a_warm_up() {
+    let run = |times: [&str; 4]| {
+        let many = ["--set", "lambda=0.9", "--seeds", "1..200"];
+        let (status, out, err) = serq(&[&RUN[..2], &times, &many].concat());
+        assert_eq!((status, &err[..]), (0, ""));
+        out
+    };
+    let cold = run(["--horizon", "100", "--warmup", "0"]);
+    assert!(cold.contains("note: observe sojourn: mean ") && cold.contains("--warmup 50 --horizon 150"), "{cold}");
+    let warm = run(["--horizon", "1100", "--warmup", "1000"]);
+    assert!(!warm.contains("note: observe"), "{warm}");
 }

@@ -1,12 +1,14 @@
 //! `serq run`: simulate and report.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use serq_sim::record::{Both, Recorder};
 use serq_sim::replicate::{Figures, SeedError, replicate};
 use serq_sim::trace::TraceFile;
-use serq_sim::{Options, Outcome, RunError, simulate, simulate_recorded};
+use serq_sim::{Options, Outcome, RunError, simulate_recorded};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
@@ -16,6 +18,7 @@ use crate::program_file::{Linked, ProgramFile};
 use crate::report::{lines, over_seeds, text};
 use crate::seeds::Seeds;
 use crate::timeline::{self, Span, Timeline};
+use crate::transient::{self, Halves};
 use crate::watch::Watch;
 use crate::{dump, number, output};
 
@@ -158,10 +161,13 @@ impl Run {
         mut page: Option<RunPage>,
     ) -> Result<(), Failure> {
         let horizon = linked.program.run.horizon.0;
+        let halves = Mutex::new(BTreeMap::new());
         let run = |seed: u64| {
             let mut program = linked.program.clone();
             program.run.seed = seed;
-            let outcome = simulate(&program, trace, options, &mut watch.run(horizon))?;
+            let mut own = Halves::new(&program);
+            let outcome = simulate_recorded(&program, trace, options, Some(&mut own), &mut watch.run(horizon))?;
+            halves.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, own);
             Ok::<_, RunError>(Figures::from(&outcome.report))
         };
         let failed = |SeedError { seed, error }: SeedError<RunError>| match error.interrupted {
@@ -188,6 +194,9 @@ impl Run {
                 (precise.replication, precise.looks, precise.short)
             }
         };
+        let mut halves = halves.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let halves: Vec<Halves> = replication.seeds.iter().filter_map(|seed| halves.remove(seed)).collect();
+        let remarks = transient::notes(&linked.program, &halves);
         if let (Some(page), Some(path)) = (&mut page, &self.report) {
             // The first seed's run once more, this time with somebody who looks.
             let mut program = linked.program.clone();
@@ -197,7 +206,12 @@ impl Run {
                 .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
             page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
         }
-        let report = over_seeds::Report { program: &linked.program, replication: &replication, precision: &looks };
+        let report = over_seeds::Report {
+            program: &linked.program,
+            replication: &replication,
+            precision: &looks,
+            remarks: &remarks,
+        };
         output::print(&if self.json {
             report.json()
         } else if self.csv {

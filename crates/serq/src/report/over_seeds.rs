@@ -29,6 +29,8 @@ pub(crate) struct Report<'a> {
     pub(crate) replication: &'a Replication,
     /// How well figures are known that `--precision` names.
     pub(crate) precision: &'a [Look],
+    /// On the runs together.
+    pub(crate) remarks: &'a [String],
 }
 
 impl Report<'_> {
@@ -107,6 +109,9 @@ impl Report<'_> {
                 }
             }
         }
+        for remark in self.remarks {
+            text += &wrapped("note: ", remark, width);
+        }
         for (note, seeds) in told {
             let who = Seeds(seeds).words();
             text += &wrapped("note: ", &format!("{note} ({who})"), width);
@@ -153,6 +158,7 @@ impl Report<'_> {
             pools: ByMember(&summaries, Part::Pool),
             ttft: named(Part::Ttft),
             slo: named(Part::Slo),
+            remarks: self.remarks,
             notes,
         };
         serde_json::to_string_pretty(&json).expect("names and numbers") + "\n"
@@ -233,6 +239,8 @@ struct Json<'a> {
     ttft: ByName<'a>,
     #[serde(skip_serializing_if = "ByName::is_empty")]
     slo: ByName<'a>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    remarks: &'a [String],
     notes: Vec<SeedNote<'a>>,
 }
 
