@@ -26,7 +26,7 @@ pub(crate) struct ProgramFlags {
 }
 
 /// How diagnostics are drawn.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct MessageFlags {
     /// Diagnostics as a picture, or `FILE:line:col: error[code]: message`, one a line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = MessageFormat::Full, hide_default_value = true)]
@@ -43,7 +43,7 @@ pub(crate) enum MessageFormat {
 }
 
 /// What the caller changes.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct SettingFlags {
     /// Replace the value of a `let`; may be repeated, the last wins
     #[arg(long, value_name = "NAME=EXPR", value_parser = binding)]

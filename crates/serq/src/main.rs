@@ -19,12 +19,14 @@ mod number;
 mod output;
 mod page;
 mod plan;
+mod precision;
 mod program_file;
 mod report;
 mod resume;
 mod seeds;
 mod table;
 mod timeline;
+mod transient;
 mod watch;
 
 use std::process::ExitCode;
@@ -43,6 +45,7 @@ struct Arguments {
 enum Command {
     Run(Box<command::run::Run>),
     Sweep(Box<command::sweep::Sweep>),
+    Compare(Box<command::compare::Compare>),
     Check(Box<command::check::Check>),
     Fmt(command::fmt::Fmt),
     Ir(Box<command::ir::Ir>),
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Run(command) => command.execute(),
         Command::Sweep(command) => command.execute(),
+        Command::Compare(command) => command.execute(),
         Command::Check(command) => command.execute(),
         Command::Fmt(command) => command.execute(),
         Command::Ir(command) => command.execute(),

@@ -76,6 +76,13 @@ impl Watch {
         }
     }
 
+    /// More runs have come to be needed: so many in all.
+    pub(crate) fn expect(&self, runs: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(runs as u64 * PARTS);
+        }
+    }
+
     /// A run of several is done, whatever its callback had told.
     pub(crate) fn run_done(&self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {

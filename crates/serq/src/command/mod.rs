@@ -1,6 +1,7 @@
 //! One module a command.
 
 pub(crate) mod check;
+pub(crate) mod compare;
 pub(crate) mod draw;
 pub(crate) mod explain;
 pub(crate) mod explain_error;

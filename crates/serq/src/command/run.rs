@@ -1,21 +1,30 @@
 //! `serq run`: simulate and report.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use serq_sim::record::{Both, Recorder};
 use serq_sim::replicate::{Figures, SeedError, replicate};
-use serq_sim::{Options, Outcome, RunError, simulate, simulate_recorded};
+use serq_sim::trace::TraceFile;
+use serq_sim::{Options, Outcome, RunError, simulate_recorded};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
 use crate::page::{self, RunPage};
+use crate::precision::{Refusal, Target, replicate_until};
 use crate::program_file::{Linked, ProgramFile};
 use crate::report::{lines, over_seeds, text};
 use crate::seeds::Seeds;
 use crate::timeline::{self, Span, Timeline};
+use crate::transient::{self, Halves};
 use crate::watch::Watch;
 use crate::{dump, number, output};
+
+/// Seconds of real time a precision may take where --max-wall does not say. By judgement: long enough
+/// for most examples at 1 %, short enough to wait for.
+const PRECISION_WALL: f64 = 60.0;
 
 /// Simulate a program and report its figures
 #[derive(Args)]
@@ -30,6 +39,11 @@ pub(crate) struct Run {
     /// Run many seeds and report median, range and interval: `1..20` (both ends) or `1,5,9`
     #[arg(long, value_name = "SEEDS")]
     seeds: Option<Seeds>,
+
+    /// Run as many seeds as it takes to know a figure so well: `ttft=1%` of its mean, `ttft.p99=0.002`;
+    /// may be repeated. At most --max-wall seconds, 60 if not given
+    #[arg(long, value_name = "FIGURE=WIDTH", conflicts_with_all = ["seeds", "facts", "dump", "timeline"])]
+    precision: Vec<Target>,
 
     #[command(flatten)]
     jobs: JobFlags,
@@ -107,69 +121,109 @@ impl Run {
             page::prepare(path)?;
         }
         let mut page = self.report.as_ref().map(|_| RunPage::new(&linked.program, &self.slo));
-        let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), self.limits.max_wall)?;
+        let max_wall = self.limits.max_wall.or((!self.precision.is_empty()).then_some(PRECISION_WALL));
+        let watch = Watch::start(self.seeds.as_ref().map_or(1, |seeds| seeds.0.len()), max_wall)?;
         let horizon = linked.program.run.horizon.0;
-        match &self.seeds {
-            None => {
-                let (recorder, pen) = timeline.as_mut().map(Timeline::parts).unzip();
-                let mut look = watch.run(horizon);
-                let mut goes_on = |time: f64, events: u64| {
-                    // A file that can't be written on ends the run; the reason is told below.
-                    look(time, events) && !pen.as_ref().is_some_and(timeline::Pen::is_broken)
-                };
-                let mut both = Both(recorder, page.as_mut().map(RunPage::recorder));
-                let recorder = both.is_any().then_some(&mut both as &mut dyn Recorder);
-                let outcome = simulate_recorded(&linked.program, trace.as_ref(), &options, recorder, &mut goes_on);
-                watch.finish();
-                if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
-                    timeline.finish(path)?;
-                }
-                let outcome = outcome.map_err(|error| match error.interrupted {
-                    true => watch.stopped(&format!("at time {}", number::exact(error.time))),
-                    false => file.refuse_run(&linked.sources, &error, ""),
-                })?;
-                if let (Some(page), Some(path)) = (&page, &self.report) {
-                    page::write(path, &page.draw(&outcome.report, None))?;
-                }
-                self.print(&linked, &outcome, watch.seconds())
-            }
+        if self.seeds.is_some() || !self.precision.is_empty() {
+            return self.run_seeds(&file, &linked, trace.as_ref(), &options, &watch, page);
+        }
+        let (recorder, pen) = timeline.as_mut().map(Timeline::parts).unzip();
+        let mut look = watch.run(horizon);
+        let mut goes_on = |time: f64, events: u64| {
+            // A file that can't be written on ends the run; the reason is told below.
+            look(time, events) && !pen.as_ref().is_some_and(timeline::Pen::is_broken)
+        };
+        let mut both = Both(recorder, page.as_mut().map(RunPage::recorder));
+        let recorder = both.is_any().then_some(&mut both as &mut dyn Recorder);
+        let outcome = simulate_recorded(&linked.program, trace.as_ref(), &options, recorder, &mut goes_on);
+        watch.finish();
+        if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
+            timeline.finish(path)?;
+        }
+        let outcome = outcome.map_err(|error| match error.interrupted {
+            true => watch.stopped(&format!("at time {}", number::exact(error.time))),
+            false => file.refuse_run(&linked.sources, &error, ""),
+        })?;
+        if let (Some(page), Some(path)) = (&page, &self.report) {
+            page::write(path, &page.draw(&outcome.report, None))?;
+        }
+        self.print(&linked, &outcome, watch.seconds())
+    }
+
+    /// Many seeds: those given, or as many as a precision takes.
+    fn run_seeds(
+        &self,
+        file: &ProgramFile,
+        linked: &Linked,
+        trace: Option<&TraceFile>,
+        options: &Options,
+        watch: &Watch,
+        mut page: Option<RunPage>,
+    ) -> Result<(), Failure> {
+        let horizon = linked.program.run.horizon.0;
+        let halves = Mutex::new(BTreeMap::new());
+        let run = |seed: u64| {
+            let mut program = linked.program.clone();
+            program.run.seed = seed;
+            let mut own = Halves::new(&program);
+            let outcome = simulate_recorded(&program, trace, options, Some(&mut own), &mut watch.run(horizon))?;
+            halves.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, own);
+            Ok::<_, RunError>(Figures::from(&outcome.report))
+        };
+        let failed = |SeedError { seed, error }: SeedError<RunError>| match error.interrupted {
+            true => watch.stopped(&format!("at seed {seed}")),
+            false => file.refuse_run(&linked.sources, &error, &format!("seed {seed}")),
+        };
+        let (replication, looks, short) = match &self.seeds {
             Some(seeds) => {
-                let run = |seed: u64| {
-                    let mut program = linked.program.clone();
-                    program.run.seed = seed;
-                    let outcome = simulate(&program, trace.as_ref(), &options, &mut watch.run(horizon))?;
-                    Ok::<_, RunError>(Figures::from(&outcome.report))
-                };
                 let replication = replicate(&seeds.0, self.jobs.count(), run);
                 watch.finish();
-                let replication = replication.map_err(|SeedError { seed, error }| match error.interrupted {
-                    true => watch.stopped(&format!("at seed {seed}")),
-                    false => file.refuse_run(&linked.sources, &error, &format!("seed {seed}")),
-                })?;
-                if let (Some(page), Some(path)) = (&mut page, &self.report) {
-                    // The first seed's run once more, this time with somebody who looks.
-                    let mut program = linked.program.clone();
-                    program.run.seed = seeds.0[0];
-                    let watched = Some(page.recorder());
-                    let outcome = simulate_recorded(&program, trace.as_ref(), &options, watched, &mut |_, _| true)
-                        .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
-                    page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
-                }
-                let report = over_seeds::Report { program: &linked.program, replication: &replication };
-                output::print(&if self.json {
-                    report.json()
-                } else if self.csv {
-                    report.csv()
-                } else {
-                    report.text(output::width(), self.all_members)
-                })?;
-                let stuck = replication.runs.iter().filter(|run| run.stuck).count();
-                if stuck > 0 {
-                    return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", seeds.0.len())));
-                }
-                Ok(())
+                (replication.map_err(failed)?, Vec::new(), None)
             }
+            None => {
+                let first = linked.program.run.seed;
+                let precise = replicate_until(&self.precision, first, self.jobs.count(), watch, run);
+                watch.finish();
+                let precise = precise.map_err(|refusal| match refusal {
+                    Refusal::Target(sentence) => Failure::Failed(sentence),
+                    Refusal::Run(error) => failed(error),
+                    Refusal::Stopped { seeds } => {
+                        watch.stopped(&format!("{} done", number::count(seeds as u64, "seed")))
+                    }
+                })?;
+                (precise.replication, precise.looks, precise.short)
+            }
+        };
+        let mut halves = halves.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let halves: Vec<Halves> = replication.seeds.iter().filter_map(|seed| halves.remove(seed)).collect();
+        let remarks = transient::notes(&linked.program, &halves);
+        if let (Some(page), Some(path)) = (&mut page, &self.report) {
+            // The first seed's run once more, this time with somebody who looks.
+            let mut program = linked.program.clone();
+            program.run.seed = replication.seeds[0];
+            let watched = Some(page.recorder());
+            let outcome = simulate_recorded(&program, trace, options, watched, &mut |_, _| true)
+                .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
+            page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
         }
+        let report = over_seeds::Report {
+            program: &linked.program,
+            replication: &replication,
+            precision: &looks,
+            remarks: &remarks,
+        };
+        output::print(&if self.json {
+            report.json()
+        } else if self.csv {
+            report.csv()
+        } else {
+            report.text(output::width(), self.all_members)
+        })?;
+        let stuck = replication.runs.iter().filter(|run| run.stuck).count();
+        if stuck > 0 {
+            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", replication.runs.len())));
+        }
+        short.map_or(Ok(()), |sentence| Err(Failure::Failed(sentence)))
     }
 
     /// The part of the run a timeline is written of.

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use clap::Args;
-use serq_lang::nearest::nearest;
 use serq_sim::replicate::Figures;
 use serq_sim::sweep::{self, Axis, Cell, SweepError};
 use serq_sim::trace::TraceFile;
@@ -258,13 +257,9 @@ impl Sweep {
     fn check_columns(&self, setting: &Setting, run: &Figures) -> Result<(), Failure> {
         for column in &self.columns(setting) {
             let Err(what) = run.places(column) else { continue };
-            let known: Vec<String> = run.names.iter().flat_map(over_cells::spellings).collect();
-            let hint = match nearest(column, known.iter().map(String::as_str)) {
-                _ if what.contains("several") => String::new(),
-                Some(near) => format!(": is it `{near}`?"),
-                None => format!("; `serq run {} --csv` lists them", self.program.file),
-            };
-            return Err(Failure::Failed(format!("--show: {what} in the cell {}{hint}", setting.label)));
+            let what = format!("{what} in the cell {}", setting.label);
+            let sentence = over_cells::unknown(&what, column, &run.names);
+            return Err(Failure::Failed(format!("--show: {sentence}")));
         }
         Ok(())
     }

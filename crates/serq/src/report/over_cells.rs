@@ -2,6 +2,7 @@
 
 use serde::{Serialize, Serializer};
 use serq_ir::Program;
+use serq_lang::nearest::nearest;
 use serq_sim::replicate::{FigureName, Figures, Part, Summary};
 use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Cell, Difference};
@@ -54,6 +55,35 @@ pub(crate) fn spellings(name: &FigureName) -> Vec<String> {
 /// A column without its prefix.
 pub(crate) fn head(column: &str) -> &str {
     column.strip_prefix("observe:").unwrap_or(column)
+}
+
+/// The difference, its interval, what it shows, and its range over the seeds.
+pub(crate) fn words(difference: &Difference) -> [String; 4] {
+    let s = difference.summary;
+    let ends = |low: f64, high: f64| format!("{} … {}", signed(low, 3), signed(high, 3));
+    let interval = if s.ci.is_finite() { format!("({})", ends(s.mean - s.ci, s.mean + s.ci)) } else { String::new() };
+    let range = if s.count > 1 { ends(s.min, s.max) } else { String::new() };
+    [signed(s.mean, 3), interval, difference.words(), range]
+}
+
+/// What the first noted run of one setting says, and how many more are noted.
+///
+/// Numbers in a note differ from seed to seed; the first is enough for a person.
+pub(crate) fn note(label: &str, runs: &[Figures], seeds: &Seeds) -> Option<String> {
+    let noted = runs.iter().filter(|run| !run.notes.is_empty()).count();
+    let (run, seed) = runs.iter().zip(&seeds.0).find(|(run, _)| !run.notes.is_empty())?;
+    let more = if noted > 1 { format!(", and notes in {} more", noted - 1) } else { String::new() };
+    Some(format!("{label}: {} (seed {seed}{more})", run.notes.join("; ")))
+}
+
+/// One sentence for a column no figure of a run is called by, with the nearest that is.
+pub(crate) fn unknown(what: &str, column: &str, names: &[FigureName]) -> String {
+    let known: Vec<String> = names.iter().flat_map(spellings).collect();
+    match nearest(column, known.iter().map(String::as_str)) {
+        _ if what.contains("several") => what.to_owned(),
+        Some(near) => format!("{what}: is it `{near}`?"),
+        None => format!("{what}; `serq run` with --csv lists them"),
+    }
 }
 
 impl Report<'_> {
@@ -145,16 +175,7 @@ impl Report<'_> {
             } else if values[cell].iter().zip(&values[baseline]).all(|(a, b)| a.is_nan() || b.is_nan()) {
                 row.extend([NOTHING, "", "no such figure", ""].map(String::from));
             } else {
-                let difference = Difference::of(&values[cell], &values[baseline]);
-                let s = difference.summary;
-                let interval = if s.ci.is_finite() {
-                    format!("({} … {})", signed(s.mean - s.ci, 3), signed(s.mean + s.ci, 3))
-                } else {
-                    String::new()
-                };
-                let range =
-                    if s.count > 1 { format!("{} … {}", signed(s.min, 3), signed(s.max, 3)) } else { String::new() };
-                row.extend([signed(s.mean, 3), interval, difference.words(), range]);
+                row.extend(words(&Difference::of(&values[cell], &values[baseline])));
             }
             table.row(row);
         }
@@ -163,16 +184,8 @@ impl Report<'_> {
 
     /// One for every cell that has notes.
     pub(crate) fn notes_of_cells(&self) -> Vec<String> {
-        // Numbers in a note differ from seed to seed; a cell's first is enough for a person.
-        let mut notes = Vec::new();
-        for (cell, runs) in self.cells.iter().zip(self.runs) {
-            let noted = runs.iter().filter(|run| !run.notes.is_empty()).count();
-            if let Some((run, seed)) = runs.iter().zip(&self.seeds.0).find(|(run, _)| !run.notes.is_empty()) {
-                let more = if noted > 1 { format!(", and notes in {} more", noted - 1) } else { String::new() };
-                notes.push(format!("{}: {} (seed {seed}{more})", label(cell), run.notes.join("; ")));
-            }
-        }
-        notes
+        let of_cell = |(cell, runs): (&Cell, &Vec<Figures>)| note(&label(cell), runs, self.seeds);
+        self.cells.iter().zip(self.runs).filter_map(of_cell).collect()
     }
 
     fn notes(&self, width: usize) -> String {
@@ -221,18 +234,11 @@ impl Report<'_> {
                 .iter()
                 .zip(&values)
                 .map(|(column, values)| {
-                    let per_seed = values[at].iter().map(|&value| value.is_finite().then_some(value)).collect();
-                    let against = self.baselines.filter(|baselines| baselines[at] != at).map(|baselines| {
-                        let difference = Difference::of(&values[at], &values[baselines[at]]);
-                        JsonDifference {
-                            summary: (&difference.summary).into(),
-                            lower: difference.lower,
-                            higher: difference.higher,
-                            verdict: difference.words(),
-                        }
-                    });
-                    let summary = (&Summary::of(values[at].iter().copied())).into();
-                    (head(column), JsonFigure { summary, per_seed, against })
+                    let against = self
+                        .baselines
+                        .filter(|baselines| baselines[at] != at)
+                        .map(|baselines| (&Difference::of(&values[at], &values[baselines[at]])).into());
+                    (head(column), JsonFigure { values: (&values[at][..]).into(), against })
                 })
                 .collect();
             let notes = self.runs[at]
@@ -256,7 +262,8 @@ impl Report<'_> {
     }
 }
 
-fn pairs(bindings: &[(String, String)]) -> Vec<(&str, &str)> {
+/// Settings in the order given.
+pub(crate) fn pairs(bindings: &[(String, String)]) -> Vec<(&str, &str)> {
     bindings.iter().map(|(name, value)| (&name[..], &value[..])).collect()
 }
 
@@ -283,19 +290,47 @@ struct JsonCell<'a> {
 #[derive(Serialize)]
 struct JsonFigure {
     #[serde(flatten)]
-    summary: JsonSummary,
-    per_seed: Vec<Option<f64>>,
+    values: JsonValues,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<JsonDifference>,
 }
 
+/// One figure over the seeds, and in each.
 #[derive(Serialize)]
-struct JsonDifference {
+pub(crate) struct JsonValues {
+    #[serde(flatten)]
+    summary: JsonSummary,
+    per_seed: Vec<Option<f64>>,
+}
+
+impl From<&[f64]> for JsonValues {
+    fn from(values: &[f64]) -> Self {
+        Self {
+            summary: (&Summary::of(values.iter().copied())).into(),
+            per_seed: values.iter().map(|&value| value.is_finite().then_some(value)).collect(),
+        }
+    }
+}
+
+/// A difference paired by seed.
+#[derive(Serialize)]
+pub(crate) struct JsonDifference {
     #[serde(flatten)]
     summary: JsonSummary,
     lower: usize,
     higher: usize,
     verdict: String,
+}
+
+impl From<&Difference> for JsonDifference {
+    fn from(difference: &Difference) -> Self {
+        Self {
+            summary: (&difference.summary).into(),
+            lower: difference.lower,
+            higher: difference.higher,
+            verdict: difference.words(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -305,7 +340,7 @@ struct JsonNote<'a> {
 }
 
 /// An object in the order given.
-struct Pairs<'a, T>(Vec<(&'a str, T)>);
+pub(crate) struct Pairs<'a, T>(pub(crate) Vec<(&'a str, T)>);
 
 impl<T: Serialize> Serialize for Pairs<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,6 +11,7 @@ use serq_sim::report::REPORT_SCHEMA;
 use super::lines::{Csv, cell};
 use super::text::wrapped;
 use crate::number::{NOTHING, pair, significant, with_interval};
+use crate::precision::{JsonLook, Look};
 use crate::seeds::Seeds;
 use crate::table::Columns;
 
@@ -26,6 +27,10 @@ pub(crate) struct Report<'a> {
     pub(crate) program: &'a Program,
     /// One run a seed.
     pub(crate) replication: &'a Replication,
+    /// How well figures are known that `--precision` names.
+    pub(crate) precision: &'a [Look],
+    /// On the runs together.
+    pub(crate) remarks: &'a [String],
 }
 
 impl Report<'_> {
@@ -36,6 +41,11 @@ impl Report<'_> {
         let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let seeds = Seeds(self.replication.seeds.clone()).words();
         let mut parts = vec![format!("{}   time {}{warmup}, {seeds}\n", self.program.name, time(run.horizon.0))];
+        let mut known = Columns::new(1, ["precision", "mean", "±95 %", "asked", ""]).left(4);
+        for look in self.precision {
+            known.row(look.words().into());
+        }
+        parts.push(known.draw(width));
         let summaries = self.replication.summaries();
         let of = |part: Part, figures: &[&str]| -> Vec<(String, String, Summary)> {
             summaries
@@ -99,6 +109,9 @@ impl Report<'_> {
                 }
             }
         }
+        for remark in self.remarks {
+            text += &wrapped("note: ", remark, width);
+        }
         for (note, seeds) in told {
             let who = Seeds(seeds).words();
             text += &wrapped("note: ", &format!("{note} ({who})"), width);
@@ -137,6 +150,7 @@ impl Report<'_> {
             horizon: run.horizon.0,
             warmup: run.warmup.0,
             seeds: &self.replication.seeds,
+            precision: self.precision.iter().map(Look::json).collect(),
             run: Figured(summaries.iter().filter(|(name, _)| name.part == Part::Run).collect()),
             observes: named(Part::Observe),
             gauges: named(Part::Gauge),
@@ -144,6 +158,7 @@ impl Report<'_> {
             pools: ByMember(&summaries, Part::Pool),
             ttft: named(Part::Ttft),
             slo: named(Part::Slo),
+            remarks: self.remarks,
             notes,
         };
         serde_json::to_string_pretty(&json).expect("names and numbers") + "\n"
@@ -213,6 +228,8 @@ struct Json<'a> {
     horizon: f64,
     warmup: f64,
     seeds: &'a [u64],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    precision: Vec<JsonLook<'a>>,
     run: Figured<'a>,
     observes: ByName<'a>,
     gauges: ByName<'a>,
@@ -222,6 +239,8 @@ struct Json<'a> {
     ttft: ByName<'a>,
     #[serde(skip_serializing_if = "ByName::is_empty")]
     slo: ByName<'a>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    remarks: &'a [String],
     notes: Vec<SeedNote<'a>>,
 }
 

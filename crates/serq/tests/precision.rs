@@ -1,0 +1,125 @@
+//! `serq run` over many seeds: as many as `--precision` takes, and whether their warm-up is too short.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+const DESK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.sq");
+/// `mm1.sq`, short enough for a test.
+const RUN: [&str; 6] = [
+    "run",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/queueing/mm1.sq"),
+    "--horizon",
+    "2000",
+    "--warmup",
+    "200",
+];
+
+fn serq(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_serq")).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let (status, out, err) = serq(arguments);
+    assert_eq!((status, &err[..]), (0, ""), "{arguments:?}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// The seeds chosen, given as `--seeds`, have the interval; five fewer do not.
+#[test]
+fn the_seeds_taken_are_enough_and_needed() {
+    let precise = json(&[&RUN[..], &["--precision", "sojourn=3%", "--json"]].concat());
+    let seeds: Vec<u64> = precise["seeds"].as_array().unwrap().iter().map(|seed| seed.as_u64().unwrap()).collect();
+    assert_eq!(seeds, (1..=seeds.len() as u64).collect::<Vec<_>>());
+    let share = |count: usize| {
+        let report = json(&[&RUN[..], &["--seeds", &format!("1..{count}"), "--json"]].concat());
+        let mean = &report["observes"]["sojourn"]["mean"];
+        number(&mean["ci"]) / number(&mean["mean"])
+    };
+    assert!(share(seeds.len()) <= 0.03, "{}", share(seeds.len()));
+    assert!(share(5) > 0.03 && share(seeds.len() / 2) > 0.03);
+    let look = &precise["precision"][0];
+    assert_eq!((look["figure"].as_str(), look["reached"].as_bool()), (Some("sojourn"), Some(true)));
+    assert_eq!(look["ci"], precise["observes"]["sojourn"]["mean"]["ci"]);
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let arguments =
+        [&RUN[..], &["--precision", "sojourn=4%", "--precision", "sojourn.p99=1.5", "--seed", "7"]].concat();
+    let reports: Vec<_> = ["1", "2", "8"].iter().map(|jobs| serq(&[&arguments[..], &["-j", jobs]].concat())).collect();
+    assert_eq!(reports[0].0, 0, "{}", reports[0].2);
+    assert!(reports[0].1.contains("seeds 7.."), "{}", reports[0].1);
+    assert_eq!(reports[0], reports[1]);
+    assert_eq!(reports[0], reports[2]);
+}
+
+#[test]
+fn the_harder_of_two_targets_counts() {
+    let seeds = |precision: &[&str]| {
+        let report = json(&[&RUN[..], precision, &["--json"]].concat());
+        report["seeds"].as_array().unwrap().len()
+    };
+    let (easy, hard) = (["--precision", "sojourn=10%"], ["--precision", "at_desk=0.05"]);
+    assert!(seeds(&easy) < seeds(&hard));
+    assert_eq!(seeds(&[easy, hard].concat()), seeds(&hard));
+}
+
+#[test]
+fn what_is_always_the_same_takes_five_seeds() {
+    assert_eq!(json(&["run", DESK, "--precision", "sojourn=1%", "--json"])["seeds"].as_array().unwrap().len(), 5);
+}
+
+/// A precision nobody has the time for: what is done is reported, and what it would take is said.
+#[test]
+fn too_little_time_is_said_with_the_seeds_it_would_take() {
+    let arguments = ["--precision", "sojourn=0.01%", "--max-wall", "0.5", "--json"];
+    let (status, out, err) = serq(&[&RUN[..], &arguments].concat());
+    assert_eq!(status, 1);
+    assert!(err.contains("the precision is not reached with") && err.contains("more, some"), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let seeds = report["seeds"].as_array().unwrap().len();
+    assert!(err.contains(&format!("with {seeds} seeds")), "{seeds}: {err}");
+    let look = &report["precision"][0];
+    assert_eq!(look["reached"], false);
+    let needed = seeds as f64 * (number(&look["ci"]) / (0.0001 * number(&look["mean"]))).powi(2);
+    assert!(needed > 100_000.0, "no machine does {needed} in half a second");
+}
+
+#[test]
+fn a_figure_without_a_name_or_a_mean_is_refused() {
+    for (figure, sentence) in [
+        ("sojorn=1%", "no figure is named `sojorn`: is it `sojourn`?"),
+        ("sojourn.cv=1%", "no figure is named"),
+        ("kv.cached.x=1", "no figure is named"),
+    ] {
+        let (status, out, err) = serq(&["run", DESK, "--precision", figure]);
+        assert_eq!((status, &out[..]), (1, ""), "{figure}");
+        assert!(err.contains(sentence), "{err}");
+    }
+    // Nobody leaves before 0.5: there are no samples.
+    let (status, _, err) = serq(&["run", DESK, "--horizon", "0.5", "--precision", "sojourn=1%"]);
+    assert!(status == 1 && err.contains("sojourn has no finite mean over the first 5 seeds"), "{err}");
+}
+
+/// A desk that is nearly always busy takes long to fill: from empty, the first customers wait less
+/// than all later ones. After a warm-up they do not.
+#[test]
+fn a_start_up_is_noted_and_gone_with_a_warm_up() {
+    let run = |times: [&str; 4]| {
+        let many = ["--set", "lambda=0.9", "--seeds", "1..200"];
+        let (status, out, err) = serq(&[&RUN[..2], &times, &many].concat());
+        assert_eq!((status, &err[..]), (0, ""));
+        out
+    };
+    let cold = run(["--horizon", "100", "--warmup", "0"]);
+    assert!(cold.contains("note: observe sojourn: mean ") && cold.contains("--warmup 50 --horizon 150"), "{cold}");
+    let warm = run(["--horizon", "1100", "--warmup", "1000"]);
+    assert!(!warm.contains("note: observe"), "{warm}");
+}
