@@ -15,7 +15,7 @@
 
 /// Leaps that go on at one time, at most: all are asked at every instant. With more engines
 /// than that busy, leaping pays little: some event comes between any two of their steps.
-const LEAPS_MAX: usize = 256;
+const LEAPS_MAX: usize = 1_024;
 
 /// A leap's cost is at least this fraction of its end's time, so that its steps are apart.
 const COST_MIN: f64 = 1e-12;
