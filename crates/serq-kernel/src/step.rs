@@ -224,6 +224,8 @@ impl Kernel<'_> {
         engine.joined.retain(|&r| r != id);
         if planned > 0.0 {
             engine.plan.retain(|&r| r != id);
+            // The plan is not what was shown any more; the next one is to be looked at.
+            engine.shown.scheduled = u32::MAX;
             if let Some(planning) = &mut self.planning
                 && planning.stage == stage
             {

@@ -175,3 +175,35 @@ fn a_pool_that_shares_prefixes_has_so_many_blocks_and_no_more() {
     let (message, ..) = stops(text);
     assert_eq!(message, "a prefix of group 0 and -1 tokens: numbers are meant, tokens at least 0");
 }
+
+/// A job preempted while its step ran, and the next plan had as many jobs again: the gauge of
+/// jobs served was not read there, because the plan looked like the one before.
+#[test]
+fn a_plan_like_the_one_before_a_preemption_is_looked_at() {
+    let outcome = run("stage gate : delay;
+        pool a[2] { cap 7; preempt lifo; }
+        pool b { cap 16; block 2; preempt lifo; queue by (x0); admit via eng; }
+        stage eng : step { cost tokens; chunk 2.5; memory b; };
+        workload {
+          arrive renewal(0.5);
+          init {
+            set x0 = max(3 - serial * 0.5, 1);
+            set x1 = max(4.75 - serial * 0.5, 1);
+            set x2 = 2 + (serial - floor(serial / 3) * 3) * 2;
+          }
+        }
+        session {
+          run gate (0.125);
+          hold b (x1) reserve (min(x2, 0.75)) {
+            hold a[serial - floor(serial / 2) * 2] (3) reserve (3) {
+              run eng prefill (3.5) growing a[serial - floor(serial / 2) * 2];
+              run gate (2);
+              grow b (0.5);
+            }
+          }
+        }
+        gauge served = busy(eng);
+        run { horizon 40; }");
+    let outcome = outcome.unwrap_or_else(|error| panic!("it stops: {error:?}"));
+    assert_eq!(outcome.gauge_points[0][4].0, 9.5);
+}
