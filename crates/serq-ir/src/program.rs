@@ -601,6 +601,33 @@ impl Expr {
         };
         boxed.into_iter().flatten().chain(list)
     }
+
+    /// Visits this expression and all inside it, in evaluation order, outer ones first.
+    pub fn each<'e>(&'e self, visit: &mut dyn FnMut(&'e Self)) {
+        visit(self);
+        self.children().for_each(|child| child.each(visit));
+    }
+
+    /// Whether this expression, or one inside it, is as `test` says.
+    pub fn any(&self, test: &dyn Fn(&Self) -> bool) -> bool {
+        test(self) || self.children().any(|child| child.any(test))
+    }
+}
+
+/// Visits every statement of a block, inner ones too.
+pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
+    for stmt in block {
+        visit(stmt);
+        match &stmt.kind {
+            StmtKind::Hold(hold) => each_stmt(&hold.body, visit),
+            StmtKind::Branch { then, otherwise, .. } => {
+                each_stmt(then, visit);
+                each_stmt(otherwise, visit);
+            }
+            StmtKind::Loop { body } => each_stmt(body, visit),
+            _ => {}
+        }
+    }
 }
 
 /// Variables that exist at certain moments.

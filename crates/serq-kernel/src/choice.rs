@@ -109,18 +109,13 @@ impl Dependence {
             }
             ir::Expr::Context(Context::Now) | ir::Expr::Pool(..) | ir::Expr::Stage(..) => {
                 self.other = true;
-                self.beyond |= expr.children().any(|index| reads_attribute(index, attribute));
+                self.beyond |= expr.any(&|index| matches!(index, ir::Expr::Attribute(a) if *a == attribute));
             }
             ir::Expr::Price(..) | ir::Expr::Draw(..) | ir::Expr::Aggregate { .. } => self.beyond = true,
             _ => {}
         }
         expr.children().for_each(|child| self.read(child, attribute, program));
     }
-}
-
-fn reads_attribute(expr: &ir::Expr, attribute: u32) -> bool {
-    matches!(expr, ir::Expr::Attribute(a) if *a == attribute)
-        || expr.children().any(|child| reads_attribute(child, attribute))
 }
 
 impl ChoicesCode {

@@ -231,17 +231,14 @@ fn pair_up(pools: &mut [PoolCode], stages: &mut [StageCode]) {
 
 /// Whether a gauge reads figures of a step stage that may change at its every step.
 fn watches_steps(gauge: &ir::Expr, family: u32) -> bool {
-    fn reads(expr: &ir::Expr, family: u32) -> bool {
-        use ir::StageFigure::{Busy, Queue};
-        let itself = match expr {
-            ir::Expr::Stage(figure, stage) => stage.stage == family && !matches!(figure, Queue | Busy),
-            ir::Expr::Price(stage, ..) => stage.stage == family,
-            _ => false,
-        };
-        itself || expr.children().any(|child| reads(child, family))
-    }
+    use ir::StageFigure::{Busy, Queue};
     let all = Reads::of(gauge);
-    reads(gauge, family) || ((all.now || all.draws) && all.stages.contains(&family))
+    let itself = gauge.any(&|expr| match expr {
+        ir::Expr::Stage(figure, stage) => stage.stage == family && !matches!(figure, Queue | Busy),
+        ir::Expr::Price(stage, ..) => stage.stage == family,
+        _ => false,
+    });
+    itself || ((all.now || all.draws) && all.stages.contains(&family))
 }
 
 struct Builder<'a> {
@@ -422,19 +419,18 @@ impl<'a> Builder<'a> {
 
     /// See [`HoldCode::steady`].
     fn steady(&self, hold: &ir::Hold, expr: &ir::Expr) -> bool {
-        let itself = match expr {
-            ir::Expr::Context(Context::Now) | ir::Expr::Draw(..) | ir::Expr::Price(..) => false,
+        let first = &hold.grabs[0].pool;
+        let via = self.program.pools[first.pool as usize].via;
+        !expr.any(&|expr| match expr {
+            ir::Expr::Context(Context::Now) | ir::Expr::Draw(..) | ir::Expr::Price(..) => true,
             ir::Expr::Pool(figure, pool) => {
-                *figure != ir::PoolFigure::Queued && hold.grabs.iter().any(|grab| grab.pool == *pool)
+                *figure == ir::PoolFigure::Queued || hold.grabs.iter().all(|grab| grab.pool != *pool)
             }
             ir::Expr::Stage(figure, stage) => {
-                let first = &hold.grabs[0].pool;
-                let via = self.program.pools[first.pool as usize].via;
-                *figure == ir::StageFigure::BudgetLeft && via == Some(stage.stage) && first.member == stage.member
+                *figure != ir::StageFigure::BudgetLeft || via != Some(stage.stage) || first.member != stage.member
             }
-            _ => true,
-        };
-        itself && expr.children().all(|child| self.steady(hold, child))
+            _ => false,
+        })
     }
 
     fn simple(&self, block: &ir::Block) -> Simple {
@@ -591,10 +587,9 @@ impl<'a> Builder<'a> {
 
 fn reads_estimates(expr: &ir::Expr) -> bool {
     use ir::StageFigure::{EstLambda, EstRho, EstWait};
-    let itself = match expr {
+    expr.any(&|expr| match expr {
         ir::Expr::Stage(figure, _) => matches!(figure, EstLambda | EstRho | EstWait),
         ir::Expr::Price(..) => true,
         _ => false,
-    };
-    itself || expr.children().any(reads_estimates)
+    })
 }

@@ -415,7 +415,7 @@ impl Reads {
     }
 
     pub(crate) fn add(&mut self, expr: &ir::Expr) {
-        match expr {
+        expr.each(&mut |expr| match expr {
             ir::Expr::Attribute(_) => self.attributes = true,
             ir::Expr::Context(Context::Now) => self.now = true,
             ir::Expr::Context(context) => self.contexts.push(*context),
@@ -423,8 +423,7 @@ impl Reads {
             ir::Expr::Pool(_, pool) => note(&mut self.pools, pool.pool),
             ir::Expr::Stage(_, stage) | ir::Expr::Price(stage, ..) => note(&mut self.stages, stage.stage),
             _ => {}
-        }
-        expr.children().for_each(|child| self.add(child));
+        });
     }
 
     /// The clock or any figure of a pool or stage.

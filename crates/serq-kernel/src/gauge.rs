@@ -149,10 +149,8 @@ impl GaugesCode {
 
 /// Whether an expression is an aggregate whose terms can be kept one by one.
 fn is_fold(expr: &ir::Expr) -> bool {
-    fn has_aggregate(expr: &ir::Expr) -> bool {
-        matches!(expr, ir::Expr::Aggregate { .. }) || expr.children().any(has_aggregate)
-    }
-    matches!(expr, ir::Expr::Aggregate { body, .. } if !has_aggregate(body))
+    let aggregate = |expr: &ir::Expr| matches!(expr, ir::Expr::Aggregate { .. });
+    matches!(expr, ir::Expr::Aggregate { body, .. } if !body.any(&aggregate))
 }
 
 /// Once for all it reads of one member.

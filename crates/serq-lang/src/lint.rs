@@ -22,7 +22,7 @@ pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir:
     if workload.trace.is_some() {
         turn_sets.extend(BuiltIn::New as u32..=BuiltIn::Forced as u32);
     }
-    each_stmt(&workload.turn, &mut |stmt| {
+    ir::each_stmt(&workload.turn, &mut |stmt| {
         if let StmtKind::Set { attribute, .. } = &stmt.kind {
             turn_sets.push(*attribute);
         }
@@ -38,57 +38,12 @@ pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir:
 
 /// Does an expression read pools, stages, attributes, moments, or draw?
 pub(crate) fn reads_state(e: &Expr) -> bool {
-    let mut found = false;
-    each(e, &mut |e| {
-        found |= matches!(
+    e.any(&|e| {
+        matches!(
             e,
             Expr::Pool(..) | Expr::Stage(..) | Expr::Price(..) | Expr::Attribute(_) | Expr::Context(_) | Expr::Draw(..)
-        );
-    });
-    found
-}
-
-/// Calls a function for an expression and all inside it.
-pub(crate) fn each<'e>(e: &'e Expr, f: &mut dyn FnMut(&'e Expr)) {
-    f(e);
-    match e {
-        Expr::Number(_) | Expr::Attribute(_) | Expr::Context(_) | Expr::Variable(_) => {}
-        Expr::Unary(_, a) => each(a, f),
-        Expr::Binary(_, a, b) => {
-            each(a, f);
-            each(b, f);
-        }
-        Expr::If(c, a, b) => {
-            each(c, f);
-            each(a, f);
-            each(b, f);
-        }
-        Expr::Call(_, list) | Expr::Draw(_, list) => list.iter().for_each(|a| each(a, f)),
-        Expr::Pool(_, r) => r.member.iter().for_each(|m| each(m, f)),
-        Expr::Stage(_, r) => r.member.iter().for_each(|m| each(m, f)),
-        Expr::Price(r, h, d) => {
-            r.member.iter().for_each(|m| each(m, f));
-            each(h, f);
-            each(d, f);
-        }
-        Expr::Aggregate { body, .. } => each(body, f),
-    }
-}
-
-/// Calls a function for every statement of a block and inside it.
-fn each_stmt<'s>(block: &'s [ir::Stmt], f: &mut dyn FnMut(&'s ir::Stmt)) {
-    for stmt in block {
-        f(stmt);
-        match &stmt.kind {
-            StmtKind::Hold(hold) => each_stmt(&hold.body, f),
-            StmtKind::Branch { then, otherwise, .. } => {
-                each_stmt(then, f);
-                each_stmt(otherwise, f);
-            }
-            StmtKind::Loop { body } => each_stmt(body, f),
-            _ => {}
-        }
-    }
+        )
+    })
 }
 
 /// Calls a function for the expressions a statement itself reads, its blocks' not.
@@ -140,7 +95,7 @@ struct Amounts<'l, 'a> {
 impl Amounts<'_, '_> {
     fn session(mut self, session: &ir::Block) {
         let mut leased = Vec::new();
-        each_stmt(session, &mut |s| {
+        ir::each_stmt(session, &mut |s| {
             if let StmtKind::Hold(hold) = &s.kind
                 && let Some(lease) = &hold.lease
             {
@@ -261,7 +216,7 @@ impl Amounts<'_, '_> {
         for (k, grab) in hold.grabs.iter().enumerate() {
             let Some(member) = &grab.pool.member else { continue };
             let mut read = BTreeSet::new();
-            each(member, &mut |e| {
+            member.each(&mut |e| {
                 if let Expr::Attribute(a) = e {
                     read.insert(*a);
                 }
@@ -270,7 +225,7 @@ impl Amounts<'_, '_> {
                 continue;
             }
             let mut set: Option<(ir::Place, u32)> = None;
-            each_stmt(&hold.body, &mut |s| match &s.kind {
+            ir::each_stmt(&hold.body, &mut |s| match &s.kind {
                 StmtKind::Set { attribute, .. } | StmtKind::Choose { attribute, .. }
                     if set.is_none() && read.contains(attribute) =>
                 {
@@ -313,7 +268,7 @@ impl Amounts<'_, '_> {
             for s in block {
                 let mut here = false;
                 own_exprs(s, &mut |e| {
-                    each(e, &mut |e| here |= matches!(e, Expr::Attribute(a) if *a == BuiltIn::Cached as u32));
+                    here |= e.any(&|e| matches!(e, Expr::Attribute(a) if *a == BuiltIn::Cached as u32));
                 });
                 if here && found.is_none() {
                     *found = Some(s.at);
@@ -421,7 +376,7 @@ struct Pass {
 /// A `loop` that could go round in one instant.
 fn check_loops(linker: &mut Linker<'_>, session: &ir::Block) {
     let mut bad = Vec::new();
-    each_stmt(session, &mut |s| {
+    ir::each_stmt(session, &mut |s| {
         if let StmtKind::Loop { body } = &s.kind
             && pass(body).timeless
         {

@@ -8,7 +8,7 @@ use serq_ir as ir;
 use crate::ast::{self, ExprKind};
 use crate::fold;
 use crate::link::Linker;
-use crate::lint::{each, reads_state};
+use crate::lint::reads_state;
 use crate::moment::Clause;
 use crate::resolve::{Reported, Result};
 use crate::scope::{Binding, From, Room, ScopeId, Thunk};
@@ -154,7 +154,7 @@ impl<'a> Linker<'a> {
     /// The values of an index that reads the variables of aggregates only.
     pub(crate) fn index_values(&mut self, index: &ir::Expr) -> Vec<f64> {
         let mut reads_variable = false;
-        each(index, &mut |e| reads_variable |= matches!(e, ir::Expr::Variable(_)));
+        index.each(&mut |e| reads_variable |= matches!(e, ir::Expr::Variable(_)));
         if !reads_variable || reads_state(index) {
             return Vec::new();
         }

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serq_ir::{self as ir, Expr, StmtKind};
 
 use crate::link::{Linker, Part};
-use crate::lint::each;
 
 /// Most stale attributes followed at a time; every branch copies them.
 const STALE_MAX: usize = 1_000;
@@ -84,7 +83,7 @@ impl Stale<'_, '_> {
 
     fn live(&self, value: &Expr) -> Option<String> {
         let mut found: Option<String> = None;
-        each(value, &mut |e| {
+        value.each(&mut |e| {
             if found.is_some() {
                 return;
             }
@@ -118,7 +117,7 @@ impl Stale<'_, '_> {
         }
         for (e, part, what) in parts {
             let mut stale: Option<u32> = None;
-            each(e, &mut |e| {
+            e.each(&mut |e| {
                 if let Expr::Attribute(a) = e
                     && stale.is_none()
                     && self.set.contains_key(a)

@@ -7,8 +7,7 @@
 //! The rule looks at what a program does, not at the words `queue … : prefill`, so that it
 //! holds for programs without stations and for IR from elsewhere.
 
-use serq_ir as ir;
-use serq_ir::{Block, Mode, Program, StmtKind};
+use serq_ir::{Block, Mode, Program, StmtKind, each_stmt};
 
 /// What an engine is for, or whom a pool lets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +75,8 @@ impl Roles {
 }
 
 fn see_modes(block: &Block, modes: &mut [Seen]) {
-    each(block, &mut |stmt| {
-        if let StmtKind::Run(run) = stmt {
+    each_stmt(block, &mut |stmt| {
+        if let StmtKind::Run(run) = &stmt.kind {
             for stage in &run.stages {
                 let seen = &mut modes[stage.stage as usize];
                 seen.prefill |= run.mode == Some(Mode::Prefill);
@@ -88,11 +87,11 @@ fn see_modes(block: &Block, modes: &mut [Seen]) {
 }
 
 fn see_holds(block: &Block, stages: &[Option<Role>], pools: &mut [Seen]) {
-    each(block, &mut |stmt| {
-        let StmtKind::Hold(hold) = stmt else { return };
+    each_stmt(block, &mut |stmt| {
+        let StmtKind::Hold(hold) = &stmt.kind else { return };
         let seen = &mut pools[hold.grabs[0].pool.pool as usize];
-        each(&hold.body, &mut |inner| {
-            if let StmtKind::Run(run) = inner {
+        each_stmt(&hold.body, &mut |inner| {
+            if let StmtKind::Run(run) = &inner.kind {
                 for stage in &run.stages {
                     match stages[stage.stage as usize] {
                         Some(Role::Prefill) => seen.prefill = true,
@@ -103,20 +102,4 @@ fn see_holds(block: &Block, stages: &[Option<Role>], pools: &mut [Seen]) {
             }
         });
     });
-}
-
-/// Visits every statement of a block, inner ones too.
-fn each(block: &Block, visit: &mut dyn FnMut(&StmtKind)) {
-    for ir::Stmt { kind, .. } in block {
-        visit(kind);
-        match kind {
-            StmtKind::Hold(hold) => each(&hold.body, visit),
-            StmtKind::Loop { body } => each(body, visit),
-            StmtKind::Branch { then, otherwise, .. } => {
-                each(then, visit);
-                each(otherwise, visit);
-            }
-            _ => {}
-        }
-    }
 }

@@ -772,8 +772,15 @@ impl<'a> Simulation<'a> {
 
 /// Notes test-valued observations that were never true.
 fn note_constants(program: &Program, report: &mut Report) {
+    // For each observation: whether it is taken anywhere, and always of a test.
     let mut tests = vec![(false, true); program.observes.len()];
-    observed_tests(&program.session, &mut tests);
+    ir::each_stmt(&program.session, &mut |stmt| {
+        if let ir::StmtKind::Observe { observe, value } = &stmt.kind {
+            let (seen, always) = &mut tests[*observe as usize];
+            *seen = true;
+            *always &= is_test(value);
+        }
+    });
     for (observe, (seen, test)) in report.observes.iter().zip(&tests) {
         if *seen && *test && observe.count >= 40 && observe.mean == 0.0 && observe.p99 == 0.0 {
             let text = format!("observe {} is constant 0 over {} samples", observe.name, observe.count);
@@ -782,30 +789,14 @@ fn note_constants(program: &Program, report: &mut Report) {
     }
 }
 
-/// For each observation: whether it is taken anywhere, and always of a test.
-fn observed_tests(block: &ir::Block, tests: &mut [(bool, bool)]) {
+/// Whether an expression is 1 or 0 by its form.
+fn is_test(value: &ir::Expr) -> bool {
     use ir::Binary::{And, Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual, Or};
-    for stmt in block {
-        match &stmt.kind {
-            ir::StmtKind::Observe { observe, value } => {
-                let test = match value {
-                    ir::Expr::Binary(op, ..) => {
-                        matches!(op, And | Or | Less | LessEqual | Greater | GreaterEqual | Equal | NotEqual)
-                    }
-                    ir::Expr::Unary(ir::Unary::Not, _) => true,
-                    _ => false,
-                };
-                let (seen, always) = &mut tests[*observe as usize];
-                *seen = true;
-                *always &= test;
-            }
-            ir::StmtKind::Hold(hold) => observed_tests(&hold.body, tests),
-            ir::StmtKind::Branch { then, otherwise, .. } => {
-                observed_tests(then, tests);
-                observed_tests(otherwise, tests);
-            }
-            ir::StmtKind::Loop { body } => observed_tests(body, tests),
-            _ => {}
+    match value {
+        ir::Expr::Binary(op, ..) => {
+            matches!(op, And | Or | Less | LessEqual | Greater | GreaterEqual | Equal | NotEqual)
         }
+        ir::Expr::Unary(ir::Unary::Not, _) => true,
+        _ => false,
     }
 }

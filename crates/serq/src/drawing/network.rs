@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use serq_ir::{Arrive, Block, Expr, Hold, PoolRef, Program, SharePolicy, StageRef, StmtKind};
+use serq_ir::{Arrive, Block, Expr, Hold, PoolRef, Program, SharePolicy, StageRef, StmtKind, each_stmt};
 
 use super::enclosure::{self, Part, What, quantity};
 use super::holding::{self, Holding};
@@ -344,27 +344,19 @@ struct Family {
 
 impl Family {
     fn block(&mut self, program: &Program, block: &Block) {
-        for statement in block {
-            match &statement.kind {
-                StmtKind::Hold(hold) => {
-                    for PoolRef { pool, member } in hold.grabs.iter().map(|grab| &grab.pool) {
-                        self.look(member.as_deref(), &program.pools[*pool as usize].name);
-                    }
-                    self.block(program, &hold.body);
+        each_stmt(block, &mut |statement| match &statement.kind {
+            StmtKind::Hold(hold) => {
+                for PoolRef { pool, member } in hold.grabs.iter().map(|grab| &grab.pool) {
+                    self.look(member.as_deref(), &program.pools[*pool as usize].name);
                 }
-                StmtKind::Run(run) => {
-                    for StageRef { stage, member } in &run.stages {
-                        self.look(member.as_deref(), &program.stages[*stage as usize].name);
-                    }
-                }
-                StmtKind::Branch { then, otherwise, .. } => {
-                    self.block(program, then);
-                    self.block(program, otherwise);
-                }
-                StmtKind::Loop { body } => self.block(program, body),
-                _ => {}
             }
-        }
+            StmtKind::Run(run) => {
+                for StageRef { stage, member } in &run.stages {
+                    self.look(member.as_deref(), &program.stages[*stage as usize].name);
+                }
+            }
+            _ => {}
+        });
     }
 
     fn look(&mut self, member: Option<&Expr>, name: &str) {
