@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde_json::json;
 use serq_lang::Settings;
 use serq_sim::trace::{BadRows, TraceFile};
-use serq_sim::{Options, simulate};
+use serq_sim::{Options, Steps, simulate};
 
 use crate::program::{self, SEED_PROGRAM, root};
 
@@ -88,7 +88,8 @@ pub fn bench(arguments: &Arguments) -> Result<String, String> {
     let path = arguments.program.clone().unwrap_or_else(|| root().join(SEED_PROGRAM));
     let program = program::read(&path, &settings)?;
     let trace = arguments.trace.as_deref().map(trace).transpose()?;
-    let options = Options { no_leap: arguments.no_leap, ..Options::default() };
+    let steps = if arguments.no_leap { Steps::Singly } else { Steps::Leaps };
+    let options = Options { steps, ..Options::default() };
     let (wall, cpu) = (Instant::now(), thread_seconds());
     let outcome = simulate(&program, trace.as_ref(), &options, &mut |_, _| true).map_err(|e| format!("{e:?}"))?;
     let wall = wall.elapsed().as_secs_f64();

@@ -1,4 +1,5 @@
-//! Leaps on against leaps off: the same bits, program by program.
+//! Leaps, and steps taken singly, against steps that are all planned: the same bits, program by
+//! program.
 //!
 //! Programs are the cases, the examples, the seed's program under stress (full decoders,
 //! slow steps, many pods), and random ones, as they are and with their decodes made long, so
@@ -15,7 +16,7 @@ use serq_ir::json::Number;
 use serq_ir::{Binary, Block, BuiltIn, Evict, Expr, Function, Mode, Prefix, Program, StmtKind};
 use serq_lang::Settings;
 use serq_sim::trace::{BadRows, TraceFile};
-use serq_sim::{Options, Outcome, simulate};
+use serq_sim::{Options, Outcome, Steps, simulate};
 
 use crate::differential::generator;
 use crate::fingerprint::{differences, figures};
@@ -193,16 +194,16 @@ fn groups() -> Prefix {
 }
 
 fn compare(name: &str, program: &Program, trace: Option<&TraceFile>) -> Result<Option<Compared>, String> {
-    match (run(program, trace, false), run(program, trace, true)) {
+    let planned = run(program, trace, Steps::Planned);
+    match (&planned, run(program, trace, Steps::Singly)) {
+        (Ok(planned), Ok(singly)) => same(name, "taken singly", program, planned, &singly)?,
+        (Err(_), Err(_)) => {}
+        (Ok(_), Err(stop)) => return Err(format!("{name}: with steps taken singly it stops: {stop}")),
+        (Err(stop), Ok(_)) => return Err(format!("{name}: with every step planned it stops: {stop}")),
+    }
+    match (run(program, trace, Steps::Leaps), planned) {
         (Ok(with), Ok(without)) => {
-            let wrong = differences(&figures(program, &without), &figures(program, &with));
-            if !wrong.is_empty() {
-                return Err(format!("{name}: with leaps it differs\n{}", wrong.join("\n")));
-            }
-            let notes = |outcome: &Outcome| outcome.report.notes.clone();
-            if notes(&with) != notes(&without) {
-                return Err(format!("{name}: its notes differ: {:?}, not {:?}", notes(&with), notes(&without)));
-            }
+            same(name, "leapt over", program, &without, &with)?;
             if without.report.leaps > 0 {
                 return Err(format!("{name}: leaps where there are to be none"));
             }
@@ -216,8 +217,21 @@ fn compare(name: &str, program: &Program, trace: Option<&TraceFile>) -> Result<O
     }
 }
 
-fn run(program: &Program, trace: Option<&TraceFile>, no_leap: bool) -> Result<Outcome, String> {
-    let options = Options { record: true, no_leap, max_events: Some(EVENTS_MAX), ..Options::default() };
+/// Compares a run whose steps were taken in some way with the one that planned each.
+fn same(name: &str, way: &str, program: &Program, planned: &Outcome, other: &Outcome) -> Result<(), String> {
+    let wrong = differences(&figures(program, planned), &figures(program, other));
+    if !wrong.is_empty() {
+        return Err(format!("{name}: with steps {way} it differs\n{}", wrong.join("\n")));
+    }
+    let (expected, notes) = (&planned.report.notes, &other.report.notes);
+    if expected != notes {
+        return Err(format!("{name}: with steps {way} its notes differ: {notes:?}, not {expected:?}"));
+    }
+    Ok(())
+}
+
+fn run(program: &Program, trace: Option<&TraceFile>, steps: Steps) -> Result<Outcome, String> {
+    let options = Options { record: true, steps, max_events: Some(EVENTS_MAX), ..Options::default() };
     simulate(program, trace, &options, &mut |_, _| true).map_err(|e| e.message)
 }
 

@@ -636,6 +636,13 @@ pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
 #[repr(u8)]
 #[allow(missing_docs, reason = "docs/language.md has the table")]
 pub enum Context {
+    KvDecode,
+    Tokens,
+    Residents,
+    Decoders,
+    Prefilled,
+    Attention,
+    KvPrefill,
     Now,
     Waited,
     Size,
@@ -646,14 +653,14 @@ pub enum Context {
     Position,
     Decoding,
     Present,
-    Residents,
-    Decoders,
-    KvDecode,
-    KvPrefill,
     Remaining,
-    Tokens,
-    Prefilled,
-    Attention,
+}
+
+impl Context {
+    /// The first so many are the figures of an iteration.
+    pub const OF_ITERATION: usize = 7;
+    /// All of them.
+    pub const COUNT: usize = 18;
 }
 
 /// Unary operators.

@@ -13,7 +13,7 @@
 
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
-use crate::pool::{CACHED, TOLERANCE};
+use crate::pool::{CACHED, TOLERANCE, USED};
 use crate::session::{Status, compare};
 use crate::world::{Purpose, Result, World};
 
@@ -186,7 +186,7 @@ impl Kernel<'_> {
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
-        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE || self.evict_one_block(pool, extra) {
+        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE {
             return Ok(());
         }
         if self.pools[pool as usize].addressed.is_some() {
@@ -199,24 +199,44 @@ impl Kernel<'_> {
         done
     }
 
-    /// One block of the least recently released entry's tail, where that is all there is to
-    /// do: what a growth needs most times. Answers whether it was.
-    fn evict_one_block(&mut self, pool: u32, extra: f64) -> bool {
-        let code = &self.code.pools[pool as usize];
-        let state = &mut self.pools[pool as usize];
-        let one = state.over_cap(extra) - state.quantum <= TOLERANCE;
-        if !one || !state.blocks || code.evict.is_some() || code.spill.is_some() || state.lru.first == NONE {
+    /// Takes the block a resident's next tokens need, where that is all there is to do: it is
+    /// free, or the last of the entry that was released first. What a growth is most times.
+    /// Answers whether it did.
+    pub(crate) fn take_block(&mut self, id: u32, tokens: f64) -> bool {
+        let Self { jobs, sessions, pools, entries, .. } = self;
+        let job = &mut jobs[id as usize];
+        let Some(share) = job.growing else { return false };
+        let share = &mut sessions[job.session as usize].shares[share as usize];
+        let pool = share.pool;
+        let state = &mut pools[pool as usize];
+        let short = tokens - job.slack;
+        let one = state.plain_blocks && short > TOLERANCE && short <= state.quantum;
+        if !one || !state.fits(1.0) {
             return false;
         }
-        let entry = &mut self.entries.slab[state.lru.first as usize];
-        if entry.quanta <= 1.0 || self.instant_pieces >= PIECES_MAX {
-            return false;
+        let over = state.over_cap(1.0);
+        let mut changes = USED;
+        if over > TOLERANCE {
+            if over - state.quantum > TOLERANCE || state.lru.first == NONE || self.instant_pieces >= PIECES_MAX {
+                return false;
+            }
+            let entry = &mut entries.slab[state.lru.first as usize];
+            if entry.quanta <= 1.0 {
+                return false;
+            }
+            entry.quanta -= 1.0;
+            state.cached.subtract(1.0);
+            state.counts.evicted_units += state.quantum;
+            self.instant_pieces += 1;
+            changes |= CACHED;
         }
-        entry.quanta -= 1.0;
-        state.cached.subtract(1.0);
-        state.counts.evicted_units += state.quantum;
-        self.instant_pieces += 1;
-        self.touch_pool(pool, CACHED);
+        state.used.add(1.0);
+        share.quanta += 1.0;
+        job.slack += state.quantum;
+        if job.memory_pool == pool {
+            job.memory += 1.0;
+        }
+        self.touch_pool(pool, changes);
         true
     }
 

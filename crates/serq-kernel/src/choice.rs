@@ -33,6 +33,8 @@ pub(crate) struct ChoiceCode {
     pub(crate) attribute: u32,
     pub(crate) count: Expr,
     pub(crate) keys: Vec<Expr>,
+    /// Of few candidates: the keys of each.
+    pub(crate) keys_of_each: Vec<Vec<Expr>>,
     /// Its place among those with a tree.
     pub(crate) tracked: Option<u32>,
 }
@@ -170,13 +172,26 @@ impl ChoicesCode {
         }
         let keys = (0..count)
             .map(|candidate| {
-                let bound = Bound::Candidate { attribute, candidate };
+                let bound = Bound::Candidate { attribute, candidate, absent: true };
                 ranked.iter().map(|key| Expr::with(key, families, Some(bound), &mut |_| None)).collect()
             })
             .collect();
         self.tracked.push(TrackedCode { count, keys, cached, reads_work: all.work });
         Some(id)
     }
+}
+
+/// The keys of each candidate, where they are few and known.
+pub(crate) fn keys_of_each(families: &Families, attribute: u32, count: &ir::Expr, keys: &[ir::Expr]) -> Vec<Vec<Expr>> {
+    let ir::Expr::Number(count) = count else { return Vec::new() };
+    if !(1.0..f64::from(CANDIDATES_MIN)).contains(&count.0) {
+        return Vec::new();
+    }
+    let keys_of = |candidate| {
+        let bound = Bound::Candidate { attribute, candidate, absent: false };
+        keys.iter().map(|key| Expr::with(key, families, Some(bound), &mut |_| None)).collect()
+    };
+    (0..count.0 as u32).map(keys_of).collect()
 }
 
 /// A winner tree: of any two candidates the one whose keys stand first, of equal ones the lower.
@@ -246,7 +261,6 @@ pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
 
 impl Kernel<'_> {
     /// Something of a pool changed that a choice may read.
-    #[inline]
     pub(crate) fn mark_pool(&mut self, pool: u32) {
         for &(choice, candidate) in &self.code.choices.pool_marks[pool as usize] {
             self.choices[choice as usize].mark(candidate);
@@ -353,9 +367,13 @@ impl Kernel<'_> {
         let mut chosen = 0;
         let frame = Frame::session(slot);
         for candidate in 0..count {
-            self.set_attribute(slot, code.attribute, f64::from(candidate));
             tried.clear();
-            self.eval_keys(world, &code.keys, &frame, &mut tried);
+            if let Some(keys) = code.keys_of_each.get(candidate as usize) {
+                self.eval_keys(world, keys, &frame, &mut tried);
+            } else {
+                self.set_attribute(slot, code.attribute, f64::from(candidate));
+                self.eval_keys(world, &code.keys, &frame, &mut tried);
+            }
             if candidate == 0 || precedes(&tried, &best) {
                 chosen = candidate;
                 std::mem::swap(&mut best, &mut tried);

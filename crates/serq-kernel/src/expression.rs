@@ -15,10 +15,10 @@
 //! ```
 
 use serq_ir as ir;
-use serq_ir::{Binary, Context, Fold, Function, Law, PoolFigure, StageFigure, Unary};
+use serq_ir::{Binary, Context, Fold, Function, Law, PoolFigure, StageFigure};
 
 use crate::kernel::Kernel;
-use crate::operation::{self, Dyadic, Leaf, Monadic, Side, Step, truth};
+use crate::operation::{self, Dyadic, Leaf, Side, Step, truth};
 use crate::world::{Purpose, Stream, World};
 
 /// Phases of an erlang law, at most: its coefficient of variation is 0.01 there.
@@ -30,6 +30,9 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 /// An expression.
 #[derive(Debug)]
 pub(crate) struct Expr {
+    /// Where it is arithmetic without detours: all of it.
+    steps: Box<[(Step, u64)]>,
+    /// Else.
     ops: Box<[Op]>,
     aggregates: Box<[Aggregate]>,
     /// It is this number.
@@ -44,7 +47,7 @@ enum Op {
     Step(Step, u64),
     Push,
     /// value := the number put by op value
-    Popped(fn(f64, f64) -> f64),
+    Popped(Step),
     /// Where the value is 0, it stays and what follows is passed over up to here; or where it
     /// is not, it is 1.
     AndSkip(u32),
@@ -102,8 +105,8 @@ pub(crate) struct Families {
 pub(crate) enum Bound {
     /// An aggregate's variable.
     Term(u32),
-    /// The attribute a choice sets; in its pools the session has nothing cached.
-    Candidate { attribute: u32, candidate: u32 },
+    /// The attribute a choice sets, and whether in its pools the session has nothing cached.
+    Candidate { attribute: u32, candidate: u32, absent: bool },
 }
 
 impl Expr {
@@ -119,11 +122,18 @@ impl Expr {
         bound: Option<Bound>,
         fold_of: &mut dyn FnMut(&ir::Expr) -> Option<u32>,
     ) -> Self {
-        let mut writer =
-            Writer { families, bound, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 };
-        writer.write(expr);
         let number = if let ir::Expr::Number(n) = expr { Some(n.0) } else { None };
-        Self { ops: writer.ops.into(), aggregates: writer.aggregates.into(), number, depth: writer.depth }
+        let mut writer = Writer::new(families, bound, fold_of, Form::Straight);
+        writer.write(expr);
+        if let Form::Straight = writer.form {
+            let step = |op: Op| if let Op::Step(step, bits) = op { (step, bits) } else { unreachable!("a detour") };
+            let steps = writer.ops.into_iter().map(step).collect();
+            return Self { steps, ops: Box::default(), aggregates: Box::default(), number, depth: 0 };
+        }
+        let mut writer = Writer::new(families, bound, fold_of, Form::Detours);
+        writer.write(expr);
+        let (ops, aggregates) = (writer.ops.into(), writer.aggregates.into());
+        Self { steps: Box::default(), ops, aggregates, number, depth: writer.depth }
     }
 
     /// Its value, where that is written down.
@@ -132,8 +142,20 @@ impl Expr {
     }
 }
 
+/// How an expression is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// One step after the other, both sides of a condition included. That takes an expression
+    /// that draws nothing, meets no fault and makes nobody evaluate another one.
+    Straight,
+    /// With detours: conditions skip what they don't need, and numbers are put by on a stack.
+    Detours,
+}
+
 /// Writes the operations of one expression.
 struct Writer<'a> {
+    /// Found to be otherwise while it is written: then it is written anew.
+    form: Form,
     families: &'a Families,
     bound: Option<Bound>,
     fold_of: &'a mut dyn FnMut(&ir::Expr) -> Option<u32>,
@@ -143,11 +165,45 @@ struct Writer<'a> {
     depth: usize,
 }
 
-impl Writer<'_> {
-    fn push(&mut self) {
-        self.ops.push(Op::Push);
+impl<'a> Writer<'a> {
+    fn new(
+        families: &'a Families,
+        bound: Option<Bound>,
+        fold_of: &'a mut dyn FnMut(&ir::Expr) -> Option<u32>,
+        form: Form,
+    ) -> Self {
+        Self { form, families, bound, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 }
+    }
+
+    /// Puts the value by. Answers its place.
+    fn push(&mut self) -> u32 {
+        let place = self.put_by as u32;
+        if self.put_by == PLACES {
+            self.form = Form::Detours;
+        }
+        self.ops.push(match self.form {
+            Form::Straight => Op::Step(operation::PUT_BY, u64::from(place)),
+            Form::Detours => Op::Push,
+        });
         self.put_by += 1;
         self.depth = self.depth.max(self.put_by);
+        place
+    }
+
+    /// An operation that is no step.
+    fn detour(&mut self, op: Op) {
+        self.form = Form::Detours;
+        self.ops.push(op);
+    }
+
+    /// value := op (a number put by, value)
+    fn popped(&mut self, op: Dyadic) {
+        self.put_by -= 1;
+        let (step, bits) = operation::dyadic(op, Leaf::PutBy(self.put_by as u32), Side::Left);
+        self.ops.push(match self.form {
+            Form::Straight => Op::Step(step, bits),
+            Form::Detours => Op::Popped(operation::of_two(op)),
+        });
     }
 
     fn here(&self) -> u32 {
@@ -159,8 +215,8 @@ impl Writer<'_> {
         self.ops.push(Op::Step(step, bits));
     }
 
-    fn monadic(&mut self, op: Monadic) {
-        self.ops.push(Op::Step(operation::monadic(op), 0));
+    fn step(&mut self, step: Step) {
+        self.ops.push(Op::Step(step, 0));
     }
 
     fn leaf(&mut self, expr: &ir::Expr) -> Option<Leaf> {
@@ -175,11 +231,12 @@ impl Writer<'_> {
             ir::Expr::Variable(depth) => Leaf::Variable(*depth),
             ir::Expr::Pool(figure, pool) => {
                 let family = self.families.pools[pool.pool as usize];
+                // An attribute that is known is the one of a choice's candidates.
+                let by_attribute = matches!(pool.member.as_deref(), Some(ir::Expr::Attribute(_)));
+                let absent = by_attribute && matches!(self.bound, Some(Bound::Candidate { absent: true, .. }));
                 let pool = self.fixed(family, pool.member.as_deref())?;
-                let candidate = matches!(self.bound, Some(Bound::Candidate { .. }));
-                let constant = matches!(pool_index(expr), None | Some(ir::Expr::Number(_)));
                 match figure {
-                    PoolFigure::Cachedin if candidate && !constant => Leaf::Number(0.0),
+                    PoolFigure::Cachedin if absent => Leaf::Number(0.0),
                     PoolFigure::Used => Leaf::Used(pool),
                     PoolFigure::Free => Leaf::Free(pool),
                     PoolFigure::Holders => Leaf::Holders(pool),
@@ -197,7 +254,7 @@ impl Writer<'_> {
         match (expr, self.bound) {
             (ir::Expr::Number(n), _) => Some(n.0),
             (ir::Expr::Variable(_), Some(Bound::Term(term))) => Some(f64::from(term)),
-            (ir::Expr::Attribute(a), Some(Bound::Candidate { attribute, candidate })) if *a == attribute => {
+            (ir::Expr::Attribute(a), Some(Bound::Candidate { attribute, candidate, .. })) if *a == attribute => {
                 Some(f64::from(candidate))
             }
             _ => None,
@@ -217,40 +274,36 @@ impl Writer<'_> {
         match expr {
             ir::Expr::Unary(op, a) => {
                 self.write(a);
-                self.monadic(match op {
-                    Unary::Negate => Monadic::Negate,
-                    Unary::Not => Monadic::Not,
-                });
+                self.step(operation::unary(*op));
             }
-            // Short circuits: an operand that is not needed takes no draw.
             ir::Expr::Binary(op @ (Binary::And | Binary::Or), a, b) => {
                 self.write(a);
+                if self.form == Form::Straight {
+                    self.push();
+                    self.write(b);
+                    self.popped(Dyadic::Binary(*op));
+                    return;
+                }
+                // An operand that is not needed takes no draw.
                 let skip = self.ops.len();
                 self.ops.push(Op::Skip(0));
                 self.write(b);
-                self.monadic(Monadic::Truth);
+                self.step(operation::TRUTH);
                 let here = self.here();
                 self.ops[skip] = if *op == Binary::And { Op::AndSkip(here) } else { Op::OrSkip(here) };
             }
-            ir::Expr::Binary(op, a, b) => {
-                let op = match op {
-                    Binary::Add => Dyadic::Add,
-                    Binary::Subtract => Dyadic::Subtract,
-                    Binary::Multiply => Dyadic::Multiply,
-                    Binary::Divide => Dyadic::Divide,
-                    Binary::Power => Dyadic::Power,
-                    Binary::Less => Dyadic::Less,
-                    Binary::LessEqual => Dyadic::LessEqual,
-                    Binary::Greater => Dyadic::Greater,
-                    Binary::GreaterEqual => Dyadic::GreaterEqual,
-                    Binary::Equal => Dyadic::Equal,
-                    Binary::NotEqual => Dyadic::NotEqual,
-                    Binary::And | Binary::Or => unreachable!("they are above"),
-                };
-                self.dyadic(op, a, b);
-            }
+            ir::Expr::Binary(op, a, b) => self.dyadic(Dyadic::Binary(*op), a, b),
             ir::Expr::If(c, a, b) => {
                 self.write(c);
+                if self.form == Form::Straight {
+                    let condition = self.push();
+                    self.write(a);
+                    self.push();
+                    self.write(b);
+                    self.ops.push(Op::Step(operation::SELECT, u64::from(condition)));
+                    self.put_by -= 2;
+                    return;
+                }
                 let otherwise = self.ops.len();
                 self.ops.push(Op::Skip(0));
                 self.write(a);
@@ -264,38 +317,30 @@ impl Writer<'_> {
             ir::Expr::Call(Function::Max, arguments) => self.dyadic(Dyadic::Max, &arguments[0], &arguments[1]),
             ir::Expr::Call(function, arguments) => {
                 self.write(&arguments[0]);
-                self.monadic(match function {
-                    Function::Abs => Monadic::Abs,
-                    Function::Floor => Monadic::Floor,
-                    Function::Ceil => Monadic::Ceil,
-                    Function::Sqrt => Monadic::Sqrt,
-                    Function::Exp => Monadic::Exp,
-                    Function::Ln => Monadic::Ln,
-                    Function::Min | Function::Max => unreachable!("they have two arguments"),
-                });
+                self.step(operation::function(*function));
             }
             ir::Expr::Pool(figure, pool) => {
                 let family = self.families.pools[pool.pool as usize];
                 self.index(pool.member.as_deref());
-                self.ops.push(Op::PoolAt(*figure, family));
+                self.detour(Op::PoolAt(*figure, family));
             }
             ir::Expr::Stage(figure, stage) => {
                 let family = self.families.stages[stage.stage as usize];
                 if let Some(stage) = self.fixed(family, stage.member.as_deref()) {
-                    self.ops.push(Op::Stage(*figure, stage));
+                    self.detour(Op::Stage(*figure, stage));
                 } else {
                     self.index(stage.member.as_deref());
-                    self.ops.push(Op::StageAt(*figure, family));
+                    self.detour(Op::StageAt(*figure, family));
                 }
             }
             ir::Expr::Price(stage, h, d) => {
                 self.index(stage.member.as_deref());
-                self.ops.push(Op::StageNumber(self.families.stages[stage.stage as usize]));
+                self.detour(Op::StageNumber(self.families.stages[stage.stage as usize]));
                 self.push();
                 self.write(h);
                 self.push();
                 self.write(d);
-                self.ops.push(Op::Price);
+                self.detour(Op::Price);
                 self.put_by -= 2;
             }
             ir::Expr::Draw(law, arguments) => {
@@ -306,11 +351,11 @@ impl Writer<'_> {
                     self.write(&arguments[1]);
                     self.put_by -= 1;
                 }
-                self.ops.push(Op::Draw(*law, two));
+                self.detour(Op::Draw(*law, two));
             }
             ir::Expr::Aggregate { fold, count, body } => {
                 let body = Expr::new(body, self.families);
-                self.ops.push(Op::Aggregate(self.aggregates.len() as u32));
+                self.detour(Op::Aggregate(self.aggregates.len() as u32));
                 self.aggregates.push(Aggregate { fold: *fold, count: *count, body });
             }
             ir::Expr::Number(_) | ir::Expr::Attribute(_) | ir::Expr::Context(_) | ir::Expr::Variable(_) => {
@@ -329,7 +374,7 @@ impl Writer<'_> {
 
     fn dyadic(&mut self, op: Dyadic, a: &ir::Expr, b: &ir::Expr) {
         let (a_leaf, b_leaf) = (self.leaf(a), self.leaf(b));
-        if let (Dyadic::Add, Some(Leaf::Used(used)), Some(Leaf::Free(free))) = (op, a_leaf, b_leaf)
+        if let (Dyadic::Binary(Binary::Add), Some(Leaf::Used(used)), Some(Leaf::Free(free))) = (op, a_leaf, b_leaf)
             && used == free
             && let Some(cap) = self.families.whole_caps[used as usize]
         {
@@ -346,14 +391,9 @@ impl Writer<'_> {
             self.write(a);
             self.push();
             self.write(b);
-            self.ops.push(Op::Popped(operation::of_two(op)));
-            self.put_by -= 1;
+            self.popped(op);
         }
     }
-}
-
-fn pool_index(expr: &ir::Expr) -> Option<&ir::Expr> {
-    if let ir::Expr::Pool(_, pool) = expr { pool.member.as_deref() } else { None }
 }
 
 /// A reference to a member.
@@ -439,9 +479,9 @@ fn note(families: &mut Vec<u32>, family: u32) {
 }
 
 /// The values of context variables, by [`Context`].
-pub(crate) type Variables = [f64; 18];
+pub(crate) type Variables = [f64; Context::COUNT];
 
-pub(crate) const NO_VARIABLES: &Variables = &[0.0; 18];
+pub(crate) const NO_VARIABLES: &Variables = &[0.0; Context::COUNT];
 
 /// Who reads, and when.
 #[derive(Clone, Copy)]
@@ -450,7 +490,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) session: u32,
     /// A copy of the attributes of a session that is gone.
     pub(crate) snapshot: Option<&'a [f64]>,
-    pub(crate) variables: &'a Variables,
+    /// By [`Context`], as far as there are any.
+    pub(crate) variables: &'a [f64],
     pub(crate) draws: Draws,
     pub(crate) scope: Option<&'a Scope<'a>>,
 }
@@ -478,10 +519,13 @@ impl<'a> Frame<'a> {
         Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
     }
 
-    pub(crate) fn machine(purpose: Purpose, id: u32, variables: &'a Variables) -> Self {
+    pub(crate) const fn machine(purpose: Purpose, id: u32, variables: &'a [f64]) -> Self {
         Self { session: NOBODY, snapshot: None, variables, draws: Draws::Machine(purpose, id), scope: None }
     }
 }
+
+/// Places for numbers put by in straight expressions.
+pub(crate) const PLACES: usize = 16;
 
 /// Numbers put by without taking memory for them.
 const DEPTH_SMALL: usize = 8;
@@ -489,9 +533,18 @@ const DEPTH_SMALL: usize = 8;
 impl Kernel<'_> {
     #[inline]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
-        if let [Op::Step(step, bits)] = *expr.ops {
-            return step(self, frame, 0.0, bits);
+        if !expr.ops.is_empty() {
+            return self.eval_ops(world, expr, frame);
         }
+        let mut value = 0.0;
+        for &(step, bits) in &expr.steps {
+            value = step(self, frame, value, bits);
+        }
+        value
+    }
+
+    #[inline(never)]
+    fn eval_ops<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
         if expr.depth <= DEPTH_SMALL {
             self.run_ops(world, expr, frame, &mut [0.0; DEPTH_SMALL])
         } else {
@@ -517,7 +570,7 @@ impl Kernel<'_> {
                 }
                 Op::Popped(op) => {
                     top -= 1;
-                    value = op(stack[top], value);
+                    value = op(self, frame, value, stack[top].to_bits());
                 }
                 Op::AndSkip(to) if value == 0.0 => {
                     value = 0.0;
@@ -711,6 +764,7 @@ impl Kernel<'_> {
 }
 
 /// Two terms as one; of equal ones the left.
+#[inline(always)]
 pub(crate) fn fold(kind: Fold, a: f64, b: f64) -> f64 {
     match kind {
         Fold::Min if b < a || a.is_nan() => b,

@@ -20,6 +20,7 @@ use serq_ir as ir;
 use serq_ir::{Fold, PoolFigure};
 
 use crate::expression::{Bound, Expr, Families, Family, Frame, NO_VARIABLES, Reads, fold};
+use crate::index_set::IndexSet;
 use crate::kernel::Kernel;
 use crate::pool::{HOLDERS, QUEUE, USED};
 use crate::world::{Purpose, World};
@@ -38,6 +39,8 @@ pub(crate) struct GaugeCode {
 pub(crate) struct FoldCode {
     gauge: u32,
     fold: Fold,
+    /// Its terms' place among [`TermsCode`], and their number.
+    of: u32,
     terms: u32,
 }
 
@@ -49,6 +52,9 @@ pub(crate) struct TermsCode {
     terms: Vec<Expr>,
     folds: Vec<u32>,
 }
+
+/// Gauges belong to no session. Their draws are those of the first stage.
+const GAUGE_FRAME: Frame<'static> = Frame::machine(Purpose::Stage, 0, NO_VARIABLES);
 
 /// What is to be read again when a member of a pool or stage changes.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +76,6 @@ pub(crate) struct GaugesCode {
     pub(crate) gauges: Vec<GaugeCode>,
     folds: Vec<FoldCode>,
     terms: Vec<TermsCode>,
-    draws: bool,
     /// By member.
     pool_watches: Vec<Vec<Watch>>,
     stage_watches: Vec<Vec<Watch>>,
@@ -91,7 +96,6 @@ impl GaugesCode {
                 splits.then(|| code.add_fold(families, at, aggregate)).flatten()
             });
             code.watch(families, &gauge.value, None, splits, Target::Gauge(at));
-            code.draws |= reads.draws;
             code.gauges.push(GaugeCode { whole, value, draws: reads.draws });
         }
         code
@@ -102,7 +106,6 @@ impl GaugesCode {
         if !is_fold(aggregate) {
             return None;
         }
-        let id = self.folds.len() as u32;
         let known = self.terms.iter().position(|t| t.body == **body && t.terms.len() == *count as usize);
         let terms = known.unwrap_or_else(|| {
             let terms = self.terms.len() as u32;
@@ -114,9 +117,15 @@ impl GaugesCode {
             self.terms.push(TermsCode { body: (**body).clone(), terms: exprs, folds: Vec::new() });
             terms as usize
         });
-        self.terms[terms].folds.push(id);
-        self.folds.push(FoldCode { gauge, fold: *fold, terms: *count });
-        Some(id)
+        let of = terms as u32;
+        let same = |code: &FoldCode| code.gauge == gauge && code.fold == *fold && code.of == of;
+        // An expression may be written, and its aggregates asked for, more than once.
+        let id = self.folds.iter().position(same).unwrap_or_else(|| {
+            self.terms[terms].folds.push(self.folds.len() as u32);
+            self.folds.push(FoldCode { gauge, fold: *fold, of, terms: *count });
+            self.folds.len() - 1
+        });
+        Some(id as u32)
     }
 
     /// Notes what `expr` reads, as the term of this number where it is one, and but for its folds
@@ -182,15 +191,16 @@ pub(crate) struct Gauges {
     folds: Vec<FoldTree>,
     /// Nothing was read yet.
     unread: bool,
-    stale: Vec<u32>,
-    is_stale: Vec<bool>,
+    stale: IndexSet,
 }
 
 /// A binary tree over a fold's terms: the root at 1, the terms from `leaves`.
 #[derive(Debug)]
 struct FoldTree {
+    kind: Fold,
+    gauge: u32,
     leaves: usize,
-    nodes: Vec<f64>,
+    nodes: Box<[f64]>,
 }
 
 impl FoldTree {
@@ -198,52 +208,54 @@ impl FoldTree {
         let leaves = (code.terms as usize).next_power_of_two();
         // A sum is not changed by 0, nor a least or greatest by NaN.
         let padding = if code.fold == Fold::Sum { 0.0 } else { f64::NAN };
-        Self { leaves, nodes: vec![padding; 2 * leaves] }
+        Self { kind: code.fold, gauge: code.gauge, leaves, nodes: vec![padding; 2 * leaves].into() }
     }
 
     /// Answers whether the root changed.
-    fn set(&mut self, kind: Fold, term: u32, value: f64) -> bool {
-        let mut at = self.leaves + term as usize;
-        let mut value = value;
-        loop {
-            if self.nodes[at].to_bits() == value.to_bits() {
-                return false;
-            }
-            self.nodes[at] = value;
-            if at == 1 {
-                return true;
-            }
-            at /= 2;
-            value = fold(kind, self.nodes[2 * at], self.nodes[2 * at + 1]);
+    fn set(&mut self, term: u32, value: f64) -> bool {
+        let at = self.leaves + term as usize;
+        match self.kind {
+            Fold::Min => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Min, a, b)),
+            Fold::Max => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Max, a, b)),
+            Fold::Sum => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Sum, a, b)),
         }
+    }
+}
+
+/// Sets a node and those above it, as far as they change. Answers whether the root did.
+#[inline(always)]
+fn climb(nodes: &mut [f64], mut at: usize, mut value: f64, fold: impl Fn(f64, f64) -> f64) -> bool {
+    loop {
+        let node = &mut nodes[at];
+        if node.to_bits() == value.to_bits() {
+            return false;
+        }
+        *node = value;
+        if at <= 1 {
+            return true;
+        }
+        at /= 2;
+        let below = &nodes[2 * at..2 * at + 2];
+        value = fold(below[0], below[1]);
     }
 }
 
 impl Gauges {
     pub(crate) fn new(code: &GaugesCode) -> Self {
         let gauges = code.gauges.len();
-        Self {
-            folds: code.folds.iter().map(FoldTree::new).collect(),
-            unread: true,
-            stale: (0..gauges as u32).collect(),
-            is_stale: vec![true; gauges],
-        }
+        let mut stale = IndexSet::new(gauges);
+        (0..gauges as u32).for_each(|gauge| stale.insert(gauge));
+        Self { folds: code.folds.iter().map(FoldTree::new).collect(), unread: true, stale }
     }
 
     pub(crate) fn root(&self, fold: u32) -> f64 {
         self.folds[fold as usize].nodes[1]
     }
-
-    fn mark(&mut self, gauge: u32) {
-        if !self.is_stale[gauge as usize] {
-            self.is_stale[gauge as usize] = true;
-            self.stale.push(gauge);
-        }
-    }
 }
 
 impl Kernel<'_> {
     /// Reads again what a pool's changes concern.
+    #[inline]
     pub(crate) fn pool_gauges_read<W: World>(&mut self, world: &mut W, pool: u32, changes: u8) {
         let code = self.code;
         for watch in &code.gauges.pool_watches[pool as usize] {
@@ -260,9 +272,10 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     fn read_again<W: World>(&mut self, world: &mut W, target: Target) {
         match target {
-            Target::Gauge(gauge) => self.gauges.mark(gauge),
+            Target::Gauge(gauge) => self.gauges.stale.insert(gauge),
             Target::Term { terms, term } => self.read_term(world, terms, term),
         }
     }
@@ -270,11 +283,12 @@ impl Kernel<'_> {
     fn read_term<W: World>(&mut self, world: &mut W, terms: u32, term: u32) {
         let code = self.code;
         let TermsCode { terms, folds, .. } = &code.gauges.terms[terms as usize];
-        let value = self.eval(world, &terms[term as usize], &Frame::machine(Purpose::Stage, 0, NO_VARIABLES));
+        let value = self.eval(world, &terms[term as usize], &GAUGE_FRAME);
+        let Gauges { folds: trees, stale, .. } = &mut self.gauges;
         for &id in folds {
-            let FoldCode { gauge, fold, .. } = code.gauges.folds[id as usize];
-            if self.gauges.folds[id as usize].set(fold, term, value) {
-                self.gauges.mark(gauge);
+            let tree = &mut trees[id as usize];
+            if tree.set(term, value) {
+                stale.insert(tree.gauge);
             }
         }
     }
@@ -291,25 +305,22 @@ impl Kernel<'_> {
                 (0..code.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
             }
         }
-        let mut stale = std::mem::take(&mut self.gauges.stale);
-        if code.draws {
-            stale.sort_unstable();
-        }
-        for gauge in stale.drain(..) {
-            self.gauges.is_stale[gauge as usize] = false;
+        let mut from = 0;
+        while let Some(gauge) = self.gauges.stale.next_from(from) {
+            from = gauge + 1;
             let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];
-            let value = self.eval(world, value, &Frame::machine(Purpose::Stage, 0, NO_VARIABLES));
+            let value = self.eval(world, value, &GAUGE_FRAME);
             debug_assert!(
                 *draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
                 "a gauge kept up to date is the gauge evaluated from nothing"
             );
             visit(world, gauge as usize, value);
         }
-        self.gauges.stale = stale;
+        self.gauges.stale.clear();
     }
 
     /// A gauge's value now, evaluated from nothing.
     fn gauge<W: World>(&self, world: &mut W, gauge: usize) -> f64 {
-        self.eval(world, &self.code.gauges.gauges[gauge].whole, &Frame::machine(Purpose::Stage, 0, NO_VARIABLES))
+        self.eval(world, &self.code.gauges.gauges[gauge].whole, &GAUGE_FRAME)
     }
 }

@@ -1,8 +1,8 @@
 //! A set of small numbers, walked in order.
 //!
-//! The kernel keeps two: pools that have somebody to retry, and idle engines that
-//! have work. Both are asked at every event, so membership is a bit and the next
-//! member at or above a number is a scan over words.
+//! Pools that have somebody to retry, idle engines that have work, gauges to be read
+//! again: they are asked for at every event, so membership is a bit and the next member
+//! at or above a number is a scan over words.
 
 /// A set of numbers below a fixed bound.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +28,11 @@ impl IndexSet {
         let bit = 1 << (index % 64);
         self.count -= usize::from(*word & bit != 0);
         *word &= !bit;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(0);
+        self.count = 0;
     }
 
     pub(crate) fn is_empty(&self) -> bool {

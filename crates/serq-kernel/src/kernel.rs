@@ -23,7 +23,7 @@ use serq_ir::Place;
 use crate::cache::Entries;
 use crate::choice::{self, Choice};
 use crate::code::{Code, StageCodeKind};
-use crate::expression::{Frame, NO_VARIABLES, NOBODY};
+use crate::expression::{Frame, NO_VARIABLES, NOBODY, PLACES};
 use crate::flow::Region;
 use crate::gauge::Gauges;
 use crate::hold::Share;
@@ -90,6 +90,8 @@ pub struct Kernel<'p> {
     pub(crate) timers: Vec<Option<u32>>,
     pub(crate) timers_free: Vec<u32>,
 
+    /// Numbers put by while a straight expression is evaluated.
+    pub(crate) put_by: [Cell<f64>; PLACES],
     pub(crate) turn_draws: Cell<u64>,
     pool_draws: Vec<Cell<u64>>,
     stage_draws: Vec<Cell<u64>>,
@@ -97,6 +99,8 @@ pub struct Kernel<'p> {
     pub(crate) simple_place: Option<Place>,
     /// What an expression met that stops the run, and whose it was.
     fault: RefCell<Option<(String, u32)>>,
+    /// There is such a thing.
+    faulty: Cell<bool>,
 
     pub(crate) gauges: Gauges,
     pub(crate) choices: Vec<Choice>,
@@ -123,9 +127,9 @@ pub struct PoolState {
     /// Cached units.
     pub cached: f64,
     /// Sessions waiting in its queue.
-    pub queue: u64,
+    pub queue: u32,
     /// Holds and leases.
-    pub holders: u64,
+    pub holders: u32,
 }
 
 /// A waiter that asks a pool for more than its cap.
@@ -143,7 +147,7 @@ pub struct OverCap {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageState {
     /// Jobs waiting or served.
-    pub number: u64,
+    pub number: u32,
     /// Of a shared stage, Σ rates over capacity.
     pub load: f64,
     /// The running iteration has prefill tokens.
@@ -175,7 +179,7 @@ impl<'p> Kernel<'p> {
             clamped: 0,
             preemptions_total: 0,
             facts: 0,
-            pools: code.pools.iter().map(Pool::new).collect(),
+            pools: code.pools.iter().zip(&code.choices.pool_marks).map(|(c, m)| Pool::new(c, !m.is_empty())).collect(),
             entries: Entries::default(),
             retried: IndexSet::new(pools),
             stages: code.stages.iter().map(|_| Stage::default()).collect(),
@@ -194,12 +198,14 @@ impl<'p> Kernel<'p> {
             flows_changed_at: Vec::new(),
             timers: Vec::new(),
             timers_free: Vec::new(),
+            put_by: Default::default(),
             turn_draws: Cell::new(0),
             pool_draws: vec![Cell::new(0); pools],
             stage_draws: vec![Cell::new(0); stages],
             gap_draws: Cell::new(0),
             simple_place: None,
             fault: RefCell::new(None),
+            faulty: Cell::new(false),
             gauges: Gauges::new(&code.gauges),
             choices: choice::trees(&code.choices),
             touched_pools: Vec::new(),
@@ -370,25 +376,27 @@ impl<'p> Kernel<'p> {
     }
 
     /// Calls `visit` for the pools whose state may have changed since the last call.
+    #[inline]
     pub fn drain_touched_pools<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, PoolState)) {
-        let mut touched = std::mem::take(&mut self.touched_pools);
-        for pool in touched.drain(..) {
+        for at in 0..self.touched_pools.len() {
+            let pool = self.touched_pools[at];
             let changes = std::mem::take(&mut self.pools[pool as usize].touched);
             self.pool_gauges_read(world, pool, changes);
             visit(world, pool, self.pool_state(pool));
         }
-        self.touched_pools = touched;
+        self.touched_pools.clear();
     }
 
     /// Calls `visit` for the stages whose state may have changed since the last call.
+    #[inline]
     pub fn drain_touched_stages<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, StageState)) {
-        let mut touched = std::mem::take(&mut self.touched_stages);
-        for stage in touched.drain(..) {
+        for at in 0..self.touched_stages.len() {
+            let stage = self.touched_stages[at];
             self.stages[stage as usize].touched = false;
             self.stage_gauges_read(world, stage);
             visit(world, stage, self.stage_state(stage));
         }
-        self.touched_stages = touched;
+        self.touched_stages.clear();
     }
 
     /// A pool's state now.
@@ -397,8 +405,8 @@ impl<'p> Kernel<'p> {
         PoolState {
             used: state.used_units(),
             cached: state.cached_units(),
-            queue: state.waiting() as u64,
-            holders: u64::from(state.holders),
+            queue: state.waiting() as u32,
+            holders: state.holders,
         }
     }
 
@@ -410,9 +418,9 @@ impl<'p> Kernel<'p> {
     /// A stage's state now.
     pub fn stage_state(&self, stage: u32) -> StageState {
         let state = &self.stages[stage as usize];
-        let shown = state.engine.shown();
+        let shown = state.engine.shown;
         StageState {
-            number: state.number() as u64,
+            number: state.number() as u32,
             load: state.load,
             prefills: shown.prefills,
             decoders: shown.decoders,
@@ -513,8 +521,10 @@ impl<'p> Kernel<'p> {
             self.touched_pools.push(pool);
         }
         state.touched |= changes;
-        self.mark_pool(pool);
         self.stirred = true;
+        if state.chosen_by {
+            self.mark_pool(pool);
+        }
         if changes != QUEUE && !self.pools[pool as usize].watchers.is_empty() {
             self.tell_watchers(pool);
         }
@@ -559,16 +569,19 @@ impl<'p> Kernel<'p> {
     /// Notes what an expression met that stops the run; the first is told.
     pub(crate) fn record_fault(&self, message: String, session: u32) {
         self.fault.borrow_mut().get_or_insert((message, session));
+        self.faulty.set(true);
     }
 
     /// A bad index met in an expression stops the run here.
     #[inline]
     pub(crate) fn check_fault(&self) -> Result<()> {
-        if self.fault.borrow().is_none() {
-            return Ok(());
-        }
+        if self.faulty.get() { Err(self.recorded_fault()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn recorded_fault(&self) -> Box<Fault> {
         let (message, session) = self.fault.borrow().clone().expect("there is a fault");
-        Err(if session == NOBODY { self.fault(message, None, None) } else { self.fault_at(message, session) })
+        if session == NOBODY { self.fault(message, None, None) } else { self.fault_at(message, session) }
     }
 
     /// Asserts what always holds between facts. Walks everything: for debug and test builds.

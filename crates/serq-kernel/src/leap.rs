@@ -46,13 +46,23 @@ pub enum GoesOn {
     Started,
 }
 
+/// What follows the last of the steps that are caught up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// The next one of the leap has begun.
+    GoesOn,
+    /// Its end is the present fact, and says what does.
+    Told,
+}
+
 /// The leap of an engine's present plan.
 #[derive(Debug, Default)]
 pub(crate) struct Leap {
     /// The batch is settled: its next plan is this one, but for blocks and for who is done.
     settled: bool,
-    /// Least work any job had left when its present steps began.
+    /// Least work any job had left when its present steps began, and blocks for how many tokens.
     work: f64,
+    slack: f64,
     /// More than one step was offered and they are not over.
     pub(crate) running: bool,
     /// Steps caught up.
@@ -93,20 +103,29 @@ impl Kernel<'_> {
         }
         let leap = &mut self.stages[stage as usize].engine.leap;
         leap.settled = true;
-        leap.work = work;
         leap.refused = refused;
-        let steps = work.min(slack).min(STEPS_MAX) as u64;
-        if steps < 2 {
-            return 1;
+        let steps = self.offer(stage, work, slack);
+        if steps > 1 {
+            self.watch_pools_of(stage, refused.map(|(_, head)| head));
         }
-        leap.running = true;
-        self.leaping.insert(stage);
-        self.watch_pools_of(stage, refused.map(|(_, head)| head));
         steps
     }
 
-    fn somebody_waits(&self, step: &StepCode) -> bool {
-        step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0)
+    /// The steps in which everybody of a settled batch gets whole tokens and has blocks for them.
+    #[inline(always)]
+    fn offer(&mut self, stage: u32, work: f64, slack: f64) -> u64 {
+        let leap = &mut self.stages[stage as usize].engine.leap;
+        let steps = work.min(slack).min(STEPS_MAX) as i64 as u64;
+        leap.work = work;
+        leap.slack = slack;
+        leap.caught_up = 0;
+        leap.running = steps > 1;
+        if leap.running {
+            self.leaping.insert(stage);
+        } else {
+            self.leaping.remove(stage);
+        }
+        steps.max(1)
     }
 
     /// Fact: a stage's step ended, and nothing else is due now. Where all it can bring is the
@@ -115,31 +134,35 @@ impl Kernel<'_> {
     /// # Errors
     ///
     /// A fault of the cost.
+    #[inline(never)]
     pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(GoesOn::Untold) };
         let leap = &self.stages[stage as usize].engine.leap;
+        if !leap.settled || leap.refused.is_some() || !step.goes_on {
+            return Ok(GoesOn::Untold);
+        }
         let ended = world.steps_ended(stage);
-        let alone = leap.settled && leap.refused.is_none() && leap.work - ended as f64 >= 1.0 && step.goes_on;
-        if !alone || self.something_else_to_do() || self.somebody_waits(step) {
+        let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
+        if work < 1.0 || self.something_else_to_do() || self.somebody_waits(step) {
             return Ok(GoesOn::Untold);
         }
         self.at(now);
-        let engine = &mut self.stages[stage as usize].engine;
-        let steps = ended - engine.leap.caught_up;
-        // The last of them began no further one.
-        engine.iterations += steps - 1;
-        let (cost, decoders) = (engine.cost(), engine.plan.len() as u32);
-        self.catch_up_steps(world, stage, now, steps);
-        if steps > 1 {
-            world.act(Action::StepsLeapt { stage, cost, decoders, steps: steps - 1 });
+        self.catch_up_to(world, stage, ended, Last::Told);
+        if slack >= 1.0 && step.cost_steady {
+            // The same batch at the same cost.
+            let engine = &self.stages[stage as usize].engine;
+            let (cost, decoders) = (engine.cost, engine.plan.len() as u32);
+            let steps = self.offer(stage, work, slack);
+            self.start_step(world, stage, cost, decoders, steps);
+            self.after_fact();
+            return Ok(GoesOn::Started);
         }
         let plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
         let (mut work, mut slack, mut kv_decode) = (f64::INFINITY, f64::INFINITY, 0.0);
         let mut grown = true;
         for &id in &plan {
-            let job = &self.jobs[id as usize];
-            grown = job.slack >= 1.0 || self.grow_without_preempting(world, id)?;
+            grown = self.jobs[id as usize].slack >= 1.0 || self.grow_without_preempting(world, id)?;
             if !grown {
                 break;
             }
@@ -148,21 +171,14 @@ impl Kernel<'_> {
             slack = slack.min(job.slack);
             kv_decode += job.memory;
         }
-        let inputs = CostInputs::of_decodes(plan.len(), kv_decode * self.quantum(step));
+        let decoders = plan.len();
         self.stages[stage as usize].engine.plan = plan;
         if grown {
             // Settled it is still.
-            let leap = &mut self.stages[stage as usize].engine.leap;
-            leap.caught_up = 0;
-            leap.work = work;
-            let steps = work.min(slack).min(STEPS_MAX) as u64;
-            leap.running = steps > 1;
-            if leap.running {
-                self.leaping.insert(stage);
-            } else {
-                self.leaping.remove(stage);
-            }
-            self.start_step(world, stage, step, inputs, |_| steps.max(1))?;
+            let inputs = CostInputs::of_decodes(decoders, kv_decode * self.quantum(step));
+            let cost = self.cost(world, stage, step, &inputs)?;
+            let steps = self.offer(stage, work, slack);
+            self.start_step(world, stage, cost, decoders as u32, steps);
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);
@@ -237,7 +253,15 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn make_cuts<W: World>(&mut self, world: &mut W) {
+        if !self.cuts.is_empty() {
+            self.cut(world);
+        }
+    }
+
+    #[inline(never)]
+    fn cut<W: World>(&mut self, world: &mut W) {
         while let Some(stage) = self.cuts.pop() {
             // Its last step may have been told meanwhile.
             if self.stages[stage as usize].engine.leap.cut {
@@ -292,6 +316,7 @@ impl Kernel<'_> {
     }
 
     /// A pool changed for which heads were refused.
+    #[inline(never)]
     pub(crate) fn tell_watchers(&mut self, pool: u32) {
         let watchers = std::mem::take(&mut self.pools[pool as usize].watchers);
         for &stage in &watchers {
@@ -309,7 +334,7 @@ impl Kernel<'_> {
         let leap = &self.stages[stage as usize].engine.leap;
         if leap.running {
             let ended = world.steps_ended(stage);
-            self.catch_up_to(world, stage, ended);
+            self.catch_up_to(world, stage, ended, Last::GoesOn);
         }
     }
 
@@ -324,32 +349,25 @@ impl Kernel<'_> {
     }
 
     /// … that many of its steps.
-    pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64) {
-        let engine = &mut self.stages[stage as usize].engine;
+    pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64, last: Last) {
+        let Self { stages, jobs, .. } = self;
+        let engine = &mut stages[stage as usize].engine;
         let steps = ended - engine.leap.caught_up;
         if steps == 0 {
             return;
         }
         engine.leap.caught_up = ended;
-        // As many have begun since.
-        engine.iterations += steps;
-        let (cost, decoders) = (engine.cost(), engine.plan.len() as u32);
-        let end = world.step_end(stage, ended);
-        self.catch_up_steps(world, stage, end, steps);
-        world.act(Action::StepsLeapt { stage, cost, decoders, steps });
-    }
-
-    /// Gives every planned job the tokens of `steps` steps, the last of which ended at `end`.
-    fn catch_up_steps<W: World>(&mut self, world: &mut W, stage: u32, end: f64, steps: u64) {
-        self.mark_stage(stage);
-        let engine = &mut self.stages[stage as usize].engine;
-        let (began, cost) = (engine.began, engine.cost());
+        let (began, cost) = (engine.began, engine.cost);
+        let end = if last == Last::Told { self.now } else { world.step_end(stage, ended) };
         engine.began = end;
+        // As many have begun since, but for the one after the last.
+        let begun = if last == Last::Told { steps - 1 } else { steps };
+        engine.iterations += begun;
         let tokens = steps as f64;
-        let plan = std::mem::take(&mut engine.plan);
-        let mut steady = 0;
-        for &id in &plan {
-            let job = &mut self.jobs[id as usize];
+        // Tokens of sessions that had one in the step before.
+        let mut steady = (steps - 1) * engine.plan.len() as u64;
+        for &id in &engine.plan {
+            let job = &mut jobs[id as usize];
             job.remaining -= tokens;
             job.slack -= tokens;
             job.moved = true;
@@ -360,22 +378,22 @@ impl Kernel<'_> {
             }
             job.last_token = end;
         }
-        let count = steady + (steps - 1) * plan.len() as u64;
-        if count > 0 {
-            world.act(Action::Tokens { stage, gap: cost, count });
+        if steady > 0 {
+            world.act(Action::Tokens { stage, gap: cost, count: steady });
         }
-        self.stages[stage as usize].engine.plan = plan;
+        if begun > 0 {
+            let decoders = engine.plan.len() as u32;
+            world.act(Action::StepsLeapt { stage, cost, decoders, steps: begun });
+        }
+        self.mark_stage(stage);
     }
 
     /// The last step's end was told.
     pub(crate) fn end_leap(&mut self, stage: u32) {
         let leap = &mut self.stages[stage as usize].engine.leap;
-        leap.caught_up = 0;
-        leap.settled = false;
-        if leap.running {
-            leap.running = false;
-            leap.cut = false;
-            leap.refused = None;
+        let running = leap.running;
+        *leap = Leap { pools: std::mem::take(&mut leap.pools), ..Leap::default() };
+        if running {
             self.unwatch_pools(stage);
             self.leaping.remove(stage);
         }

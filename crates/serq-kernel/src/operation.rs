@@ -3,7 +3,7 @@
 //! An expression's operations are chosen when the program is made ready, so evaluating
 //! one is a call of a function that does just that: `value + 2`, `used(kv[3]) / value`.
 
-use serq_ir::Context;
+use serq_ir::{Binary, Context, Function, Unary};
 
 use crate::expression::{Frame, NOBODY};
 use crate::kernel::Kernel;
@@ -28,37 +28,16 @@ pub(crate) enum Leaf {
     Cachedin(u32),
     /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
     Folded(u32),
+    /// A number put by.
+    PutBy(u32),
 }
 
+/// An operator of two operands that both are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dyadic {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Power,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Equal,
-    NotEqual,
+    Binary(Binary),
     Min,
     Max,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Monadic {
-    Negate,
-    Not,
-    /// 1 unless 0.
-    Truth,
-    Abs,
-    Floor,
-    Ceil,
-    Sqrt,
-    Exp,
-    Ln,
 }
 
 pub(crate) fn truth(value: bool) -> f64 {
@@ -95,6 +74,8 @@ operators! {
     GreaterEqual(a, b) = truth(a >= b);
     Equal(a, b) = truth(a == b);
     NotEqual(a, b) = truth(a != b);
+    And(a, b) = truth(a != 0.0 && b != 0.0);
+    Or(a, b) = truth(a != 0.0 || b != 0.0);
     Min(a, b) = a.min(b);
     Max(a, b) = a.max(b);
 }
@@ -127,6 +108,7 @@ operands! {
     Queued(kernel, _frame, bits) = kernel.pools[bits as usize].waiting() as f64;
     Cachedin(kernel, frame, bits) = kernel.cachedin(frame.session, bits as u32);
     Folded(kernel, _frame, bits) = kernel.gauges.root(bits as u32);
+    PutBy(kernel, _frame, bits) = kernel.put_by[bits as usize].get();
 }
 
 #[inline]
@@ -179,6 +161,7 @@ fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> (Step, u64) {
         Leaf::Queued(pool) => (step!(Queued), u64::from(pool)),
         Leaf::Cachedin(pool) => (step!(Cachedin), u64::from(pool)),
         Leaf::Folded(id) => (step!(Folded), u64::from(id)),
+        Leaf::PutBy(place) => (step!(PutBy), u64::from(place)),
     }
 }
 
@@ -190,52 +173,62 @@ pub(crate) fn load(leaf: Leaf) -> (Step, u64) {
 /// value := value op leaf, or leaf op value
 pub(crate) fn dyadic(op: Dyadic, leaf: Leaf, side: Side) -> (Step, u64) {
     match op {
-        Dyadic::Add => with_operand::<Add>(leaf, side),
-        Dyadic::Subtract => with_operand::<Subtract>(leaf, side),
-        Dyadic::Multiply => with_operand::<Multiply>(leaf, side),
-        Dyadic::Divide => with_operand::<Divide>(leaf, side),
-        Dyadic::Power => with_operand::<Power>(leaf, side),
-        Dyadic::Less => with_operand::<Less>(leaf, side),
-        Dyadic::LessEqual => with_operand::<LessEqual>(leaf, side),
-        Dyadic::Greater => with_operand::<Greater>(leaf, side),
-        Dyadic::GreaterEqual => with_operand::<GreaterEqual>(leaf, side),
-        Dyadic::Equal => with_operand::<Equal>(leaf, side),
-        Dyadic::NotEqual => with_operand::<NotEqual>(leaf, side),
+        Dyadic::Binary(Binary::Add) => with_operand::<Add>(leaf, side),
+        Dyadic::Binary(Binary::Subtract) => with_operand::<Subtract>(leaf, side),
+        Dyadic::Binary(Binary::Multiply) => with_operand::<Multiply>(leaf, side),
+        Dyadic::Binary(Binary::Divide) => with_operand::<Divide>(leaf, side),
+        Dyadic::Binary(Binary::Power) => with_operand::<Power>(leaf, side),
+        Dyadic::Binary(Binary::Less) => with_operand::<Less>(leaf, side),
+        Dyadic::Binary(Binary::LessEqual) => with_operand::<LessEqual>(leaf, side),
+        Dyadic::Binary(Binary::Greater) => with_operand::<Greater>(leaf, side),
+        Dyadic::Binary(Binary::GreaterEqual) => with_operand::<GreaterEqual>(leaf, side),
+        Dyadic::Binary(Binary::Equal) => with_operand::<Equal>(leaf, side),
+        Dyadic::Binary(Binary::NotEqual) => with_operand::<NotEqual>(leaf, side),
+        Dyadic::Binary(Binary::And) => with_operand::<And>(leaf, side),
+        Dyadic::Binary(Binary::Or) => with_operand::<Or>(leaf, side),
         Dyadic::Min => with_operand::<Min>(leaf, side),
         Dyadic::Max => with_operand::<Max>(leaf, side),
     }
 }
 
-/// value := a number put by, op value
-pub(crate) fn of_two(op: Dyadic) -> fn(f64, f64) -> f64 {
+/// value := a number put by, op value. The number's bits are the operand.
+pub(crate) fn of_two(op: Dyadic) -> Step {
+    dyadic(op, Leaf::Number(0.0), Side::Left).0
+}
+
+/// Puts the value by in the place of this number.
+pub(crate) const PUT_BY: Step = |kernel, _, a, bits| {
+    kernel.put_by[bits as usize].set(a);
+    a
+};
+
+/// Of two numbers put by one after the other, from the place of this number, and the value: where
+/// the first is not 0, the second, else the value.
+pub(crate) const SELECT: Step = |kernel, _, a, bits| {
+    let at = bits as usize;
+    if kernel.put_by[at].get() != 0.0 { kernel.put_by[at + 1].get() } else { a }
+};
+
+/// value := 1 unless it is 0
+pub(crate) const TRUTH: Step = |_, _, a, _| truth(a != 0.0);
+
+/// value := op value
+pub(crate) fn unary(op: Unary) -> Step {
     match op {
-        Dyadic::Add => Add::apply,
-        Dyadic::Subtract => Subtract::apply,
-        Dyadic::Multiply => Multiply::apply,
-        Dyadic::Divide => Divide::apply,
-        Dyadic::Power => Power::apply,
-        Dyadic::Less => Less::apply,
-        Dyadic::LessEqual => LessEqual::apply,
-        Dyadic::Greater => Greater::apply,
-        Dyadic::GreaterEqual => GreaterEqual::apply,
-        Dyadic::Equal => Equal::apply,
-        Dyadic::NotEqual => NotEqual::apply,
-        Dyadic::Min => Min::apply,
-        Dyadic::Max => Max::apply,
+        Unary::Negate => |_, _, a, _| -a,
+        Unary::Not => |_, _, a, _| truth(a == 0.0),
     }
 }
 
-/// value := op value
-pub(crate) fn monadic(op: Monadic) -> Step {
-    match op {
-        Monadic::Negate => |_, _, a, _| -a,
-        Monadic::Not => |_, _, a, _| truth(a == 0.0),
-        Monadic::Truth => |_, _, a, _| truth(a != 0.0),
-        Monadic::Abs => |_, _, a, _| a.abs(),
-        Monadic::Floor => |_, _, a, _| a.floor(),
-        Monadic::Ceil => |_, _, a, _| a.ceil(),
-        Monadic::Sqrt => |_, _, a, _| libm::sqrt(a),
-        Monadic::Exp => |_, _, a, _| libm::exp(a),
-        Monadic::Ln => |_, _, a, _| libm::log(a),
+/// value := function (value)
+pub(crate) fn function(function: Function) -> Step {
+    match function {
+        Function::Abs => |_, _, a, _| a.abs(),
+        Function::Floor => |_, _, a, _| a.floor(),
+        Function::Ceil => |_, _, a, _| a.ceil(),
+        Function::Sqrt => |_, _, a, _| libm::sqrt(a),
+        Function::Exp => |_, _, a, _| libm::exp(a),
+        Function::Ln => |_, _, a, _| libm::log(a),
+        Function::Min | Function::Max => unreachable!("they have two arguments"),
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Pool {
     /// Units a quantum is.
     pub(crate) quantum: f64,
     pub(crate) blocks: bool,
+    /// … without addresses, and evicted one like the other.
+    pub(crate) plain_blocks: bool,
     pub(crate) used: ExactSum,
     pub(crate) holders: u32,
     pub(crate) cached: ExactSum,
@@ -49,6 +51,8 @@ pub(crate) struct Pool {
     pub(crate) growers: Vec<Grower>,
     /// [`USED`] …, since the world last looked.
     pub(crate) touched: u8,
+    /// A choice kept up to date reads it.
+    pub(crate) chosen_by: bool,
     /// Stages that refused a head for want of it, and are told when it changes.
     pub(crate) watchers: Vec<u32>,
     /// Entries are being evicted from it.
@@ -88,11 +92,12 @@ pub struct PoolCounts {
 }
 
 impl Pool {
-    pub(crate) fn new(code: &PoolCode) -> Self {
+    pub(crate) fn new(code: &PoolCode, chosen_by: bool) -> Self {
         Self {
             cap: code.cap,
             quantum: code.block.unwrap_or(1.0),
             blocks: code.block.is_some(),
+            plain_blocks: code.block.is_some() && !code.share_prefixes && code.evict.is_none() && code.spill.is_none(),
             used: ExactSum::default(),
             holders: 0,
             cached: ExactSum::default(),
@@ -102,6 +107,7 @@ impl Pool {
             queue: VecDeque::new(),
             growers: Vec::new(),
             touched: 0,
+            chosen_by,
             watchers: Vec::new(),
             evicting: false,
             counts: PoolCounts::default(),

@@ -208,17 +208,18 @@ impl Kernel<'_> {
     fn run_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let code = self.code;
         let now = self.now;
-        self.sessions[slot as usize].status = Status::Running;
+        let session = &mut self.sessions[slot as usize];
+        session.status = Status::Running;
+        session.at_instant(now);
+        let frame = Frame::session(slot);
         loop {
             let session = &mut self.sessions[slot as usize];
-            session.at_instant(now);
             session.statements += 1;
             if session.statements > STATEMENTS_MAX {
                 let message = "the instant does not settle: a million statements ran without time passing".into();
                 return Err(self.fault_at(message, slot));
             }
             let pc = session.pc;
-            let frame = Frame::session(slot);
             let mut next = pc + 1;
             let mut goes_on = true;
             match &code.ops[pc as usize] {

@@ -36,8 +36,9 @@ pub(crate) struct Job {
     pub(crate) planned: f64,
     /// When its session's latest token came; NaN before the turn's first.
     pub(crate) last_token: f64,
-    /// Quanta its session holds of its stage's memory.
+    /// Quanta its session holds of its stage's memory, where the stage reads that, and the pool.
     pub(crate) memory: f64,
+    pub(crate) memory_pool: u32,
     /// [`NOBODY`] for the job that writes a spilled piece.
     pub(crate) session: u32,
     /// The session's share that grows with its tokens.
@@ -73,6 +74,7 @@ impl Job {
             planned: 0.0,
             last_token: f64::NAN,
             memory: 0.0,
+            memory_pool: NOWHERE,
             session,
             growing,
             mode,

@@ -30,7 +30,7 @@ use serq_ir::{Context, Mode};
 use crate::code::{StageCodeKind, StepCode};
 use crate::expression::{Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
-use crate::leap::Leap;
+use crate::leap::{Last, Leap};
 use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
 use crate::session::compare;
@@ -50,9 +50,9 @@ pub(crate) struct Engine {
     pub(crate) plan: Vec<u32>,
     /// What its cost was read with, and that cost: kept for the next one.
     inputs: CostInputs,
-    cost: f64,
+    pub(crate) cost: f64,
     /// What of it the world was last told to look at.
-    shown: Shown,
+    pub(crate) shown: Shown,
     /// Jobs that joined while the iteration is being planned.
     joined: Vec<u32>,
     pub(crate) iterations: u64,
@@ -61,12 +61,12 @@ pub(crate) struct Engine {
     pub(crate) leap: Leap,
 }
 
-/// Figures of an iteration, as its cost reads them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CostInputs(Variables);
+/// Figures of an iteration, as its cost reads them, by [`Context`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CostInputs([f64; Context::OF_ITERATION]);
 
 impl CostInputs {
-    const NONE: Self = Self(*NO_VARIABLES);
+    const NONE: Self = Self([0.0; Context::OF_ITERATION]);
 
     /// Of a batch in which every resident decodes a token.
     pub(crate) fn of_decodes(residents: usize, kv_decode: f64) -> Self {
@@ -79,20 +79,8 @@ impl CostInputs {
         inputs
     }
 
-    fn decoders(&self) -> u32 {
-        self.0[Context::Decoders as usize] as u32
-    }
-
     fn tokens(&self) -> f64 {
         self.0[Context::Tokens as usize]
-    }
-
-    /// Whether a cost that reads nothing else is the same.
-    fn same(&self, other: &Self) -> bool {
-        use Context::{Attention, Decoders, KvDecode, KvPrefill, Prefilled, Residents, Tokens};
-        [KvDecode, Tokens, Residents, Decoders, Prefilled, Attention, KvPrefill]
-            .into_iter()
-            .all(|c| self.0[c as usize] == other.0[c as usize])
     }
 }
 
@@ -127,14 +115,6 @@ impl Engine {
     pub(crate) fn scheduled(&self) -> usize {
         if self.running { self.plan.len() } else { 0 }
     }
-
-    pub(crate) fn shown(&self) -> Shown {
-        self.shown
-    }
-
-    pub(crate) fn cost(&self) -> f64 {
-        self.cost
-    }
 }
 
 /// The iteration being planned.
@@ -167,8 +147,13 @@ impl Kernel<'_> {
 
     /// Whether an engine has somebody to serve or to admit.
     pub(crate) fn has_work(&self, stage: u32, step: &StepCode) -> bool {
-        !self.stages[stage as usize].engine.residents.is_empty()
-            || step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0)
+        !self.stages[stage as usize].engine.residents.is_empty() || self.somebody_waits(step)
+    }
+
+    /// … in a queue it serves.
+    #[inline]
+    pub(crate) fn somebody_waits(&self, step: &StepCode) -> bool {
+        step.via.iter().any(|&pool| self.pools[pool as usize].waiting() > 0)
     }
 
     /// An engine got somebody to serve or to admit.
@@ -258,6 +243,7 @@ impl Kernel<'_> {
         if let (true, Some(memory)) = (step.reads_kv, step.memory) {
             let shares = &self.sessions[job.session as usize].shares;
             job.memory = shares.iter().filter(|s| s.pool == memory && !s.released).map(|s| s.quanta).sum();
+            job.memory_pool = memory;
         }
     }
 
@@ -381,6 +367,7 @@ impl Kernel<'_> {
     fn plan_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<bool> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
+        self.unwatch_pools(stage);
         if !self.has_work(stage, step) {
             self.idle_engines.remove(stage);
             self.stages[stage as usize].engine.idle_with_work = false;
@@ -394,7 +381,6 @@ impl Kernel<'_> {
             let message = format!("the {what} of {} is NaN", self.stage_name(stage));
             return Err(self.fault(message, None, None));
         }
-        self.unwatch_pools(stage);
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan.clear();
         engine.joined.clear();
@@ -508,13 +494,10 @@ impl Kernel<'_> {
             _ if chunk > 0.0 => want = want.min(chunk),
             _ => {}
         }
-        let (slot, growing) = (state.session, state.growing);
         if want.is_infinite() {
-            return Err(self.fault_at("a run of infinite work meets no budget".into(), slot));
+            return Err(self.fault_at("a run of infinite work meets no budget".into(), state.session));
         }
-        if let Some(share) = growing
-            && !self.grow_for(world, job, slot, share, want)?
-        {
+        if !self.grow_for(world, job, want)? {
             return Ok(());
         }
         self.jobs[job as usize].planned = want;
@@ -525,14 +508,23 @@ impl Kernel<'_> {
         Ok(())
     }
 
+    /// What a resident's share has to grow by for its next tokens: the session, its share, the
+    /// share's pool and the quanta. `None` where its blocks are there.
+    fn growth_needed(&self, id: u32, tokens: f64) -> Option<(u32, u32, u32, f64)> {
+        let job = &self.jobs[id as usize];
+        let short = tokens - job.slack;
+        let share = job.growing.filter(|_| short > TOLERANCE)?;
+        let pool = self.sessions[job.session as usize].shares[share as usize].pool;
+        Some((job.session, share, pool, self.pools[pool as usize].quanta(short)))
+    }
+
     /// Takes the blocks a decode's next token needs, where they are there or cached.
     pub(crate) fn grow_without_preempting<W: World>(&mut self, world: &mut W, id: u32) -> Result<bool> {
-        let job = &self.jobs[id as usize];
-        let (short, slot) = (1.0 - job.slack, job.session);
-        let Some(share) = job.growing.filter(|_| short > TOLERANCE) else { return Ok(true) };
-        let pool = &self.pools[self.sessions[slot as usize].shares[share as usize].pool as usize];
-        let amount = pool.quanta(short);
-        let fits = pool.fits(amount);
+        if self.take_block(id, 1.0) {
+            return Ok(true);
+        }
+        let Some((slot, share, pool, amount)) = self.growth_needed(id, 1.0) else { return Ok(true) };
+        let fits = self.pools[pool as usize].fits(amount);
         if fits {
             self.extend(world, slot, share, amount, Some(id))?;
         }
@@ -540,13 +532,11 @@ impl Kernel<'_> {
     }
 
     /// Takes the blocks a resident's next tokens need. Answers whether it has them.
-    fn grow_for<W: World>(&mut self, world: &mut W, job: u32, slot: u32, share: u32, tokens: f64) -> Result<bool> {
-        let short = tokens - self.jobs[job as usize].slack;
-        if short <= TOLERANCE {
+    fn grow_for<W: World>(&mut self, world: &mut W, job: u32, tokens: f64) -> Result<bool> {
+        if self.take_block(job, tokens) {
             return Ok(true);
         }
-        let pool = self.sessions[slot as usize].shares[share as usize].pool;
-        let amount = self.pools[pool as usize].quanta(short);
+        let Some((slot, share, pool, amount)) = self.growth_needed(job, tokens) else { return Ok(true) };
         let preemptions = self.preemptions_total;
         let room = self.make_room(world, slot, pool, amount)?;
         if let Some(planning) = &mut self.planning {
@@ -721,9 +711,9 @@ impl Kernel<'_> {
         // Every resident decodes a whole token.
         let whole = scheduled && jobs as usize == engine_residents && tokens == f64::from(decoders) && work >= 1.0;
         let settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
-        self.start_step(world, stage, step, inputs, |kernel| {
-            if settles { kernel.steps_settled(stage, step, planning, work, slack) } else { 1 }
-        })?;
+        let cost = self.cost(world, stage, step, &inputs)?;
+        let steps = if settles { self.steps_settled(stage, step, planning, work, slack) } else { 1 };
+        self.start_step(world, stage, cost, decoders, steps);
         self.idle_engines.remove(stage);
         Ok(true)
     }
@@ -733,26 +723,16 @@ impl Kernel<'_> {
         step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum)
     }
 
-    /// Starts the planned iteration, and as many more like it as `steps` says.
-    pub(crate) fn start_step<W: World>(
-        &mut self,
-        world: &mut W,
-        stage: u32,
-        step: &StepCode,
-        inputs: CostInputs,
-        steps: impl FnOnce(&mut Self) -> u64,
-    ) -> Result<()> {
-        let cost = if W::MODELS_TIME { self.cost(world, stage, step, inputs)? } else { 0.0 };
+    /// Starts the planned iteration, which may be a leap of this many steps.
+    pub(crate) fn start_step<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, decoders: u32, steps: u64) {
         self.mark_stage(stage);
+        let now = self.now;
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = true;
-        engine.began = self.now;
+        engine.began = now;
         // Counted where it starts: the one running at the horizon is one.
         engine.iterations += 1;
-        let decoders = inputs.decoders();
-        let steps = steps(self);
         world.act(Action::StartStep { stage, cost, decoders, steps });
-        Ok(())
     }
 
     /// The running iteration is over; what its jobs had planned is done.
@@ -776,13 +756,23 @@ impl Kernel<'_> {
         }
     }
 
-    /// How long the planned iteration lasts.
-    fn cost<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, inputs: CostInputs) -> Result<f64> {
+    /// How long the planned iteration lasts; 0 where the world does not model time.
+    #[inline]
+    pub(crate) fn cost<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        inputs: &CostInputs,
+    ) -> Result<f64> {
+        if !W::MODELS_TIME {
+            return Ok(0.0);
+        }
         let engine = &mut self.stages[stage as usize].engine;
-        if step.cost_steady && engine.inputs.same(&inputs) && engine.cost > 0.0 {
+        if step.cost_steady && engine.inputs == *inputs && engine.cost > 0.0 {
             return Ok(engine.cost);
         }
-        engine.inputs = inputs;
+        engine.inputs = *inputs;
         let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
         self.check_fault()?;
         let lasts = if inputs.tokens() > 0.0 { cost > 0.0 } else { cost >= 0.0 };
@@ -802,7 +792,7 @@ impl Kernel<'_> {
             return Ok(());
         }
         let ended = world.steps_ended(stage);
-        self.catch_up_to(world, stage, ended - 1);
+        self.catch_up_to(world, stage, ended - 1, Last::GoesOn);
         self.end_leap(stage);
         let engine = &mut self.stages[stage as usize].engine;
         engine.running = false;

@@ -6,6 +6,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use crate::leap::StepRun;
+
 /// What is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
@@ -77,11 +79,17 @@ impl EventList {
         self.insert(now, self.sequence, time, what)
     }
 
-    /// Schedules as if at `as_of`, when nothing else was scheduled but by the like of it, which
-    /// go by their `order`.
-    pub(crate) fn push_as_of(&mut self, as_of: f64, order: u64, time: f64, what: What) -> u64 {
+    /// Schedules the end of a run's last step, if that will ever come: as of the end of the one
+    /// before, when nothing else was scheduled but by the like of it, which go by their stages;
+    /// of a single step, in the place kept for it.
+    #[inline]
+    pub(crate) fn push_step(&mut self, stage: u32, run: &StepRun) -> u64 {
+        if run.last == f64::INFINITY {
+            return 0;
+        }
+        let order = if run.steps == 1 { run.first_order } else { u64::from(stage) };
         self.sequence += 1;
-        self.insert(as_of, order, time, what)
+        self.insert(run.end(run.steps - 1), order, run.last, What::Step(stage))
     }
 
     /// A place in the order of scheduling, for something scheduled later.
@@ -90,18 +98,30 @@ impl EventList {
         self.sequence
     }
 
+    /// Schedules again what was taken, in its old place.
+    pub(crate) fn put_back(&mut self, event: Event) {
+        self.place(event);
+    }
+
+    #[inline]
     fn insert(&mut self, as_of: f64, order: u64, time: f64, what: What) -> u64 {
         let event =
             Event { time_bits: time.to_bits(), as_of_bits: as_of.to_bits(), order, sequence: self.sequence, what };
-        match self.front {
-            Some(front) if event < front => {
+        self.place(event);
+        self.sequence
+    }
+
+    #[inline]
+    fn place(&mut self, event: Event) {
+        match &self.front {
+            Some(front) if event < *front => {
+                let front = *front;
                 self.heap.push(Reverse(front));
                 self.front = Some(event);
             }
             None if self.heap.peek().is_none_or(|top| event < top.0) => self.front = Some(event),
             _ => self.heap.push(Reverse(event)),
         }
-        self.sequence
     }
 
     /// Whether the first event, stale or not, is at this time.
@@ -116,7 +136,11 @@ impl EventList {
         self.front.or_else(|| self.heap.peek().map(|top| top.0))
     }
 
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        self.front.take().or_else(|| self.heap.pop().map(|top| top.0))
+        match self.front.take() {
+            Some(event) => Some(event),
+            None => self.heap.pop().map(|top| top.0),
+        }
     }
 }

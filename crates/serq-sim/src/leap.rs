@@ -29,6 +29,12 @@ pub(crate) struct StepRun {
     before: u64,
     /// The present ones: one, or a leap.
     pub(crate) steps: u64,
+    /// The order in which the first of them would have been scheduled.
+    pub(crate) first_order: u64,
+    /// When the last of them ends.
+    pub(crate) last: f64,
+    /// The sequence number of that event.
+    pub(crate) event: u64,
     /// Their place in [`Leaps`].
     place: usize,
 }
@@ -36,25 +42,43 @@ pub(crate) struct StepRun {
 const NOWHERE: usize = usize::MAX;
 
 impl StepRun {
-    pub(crate) const NONE: Self = Self { start: 0.0, cost: f64::NAN, before: 0, steps: 0, place: NOWHERE };
+    pub(crate) const NONE: Self = Self {
+        start: 0.0,
+        cost: f64::NAN,
+        before: 0,
+        steps: 0,
+        first_order: 0,
+        last: f64::NAN,
+        event: 0,
+        place: NOWHERE,
+    };
 
     /// The end of the present ones' `step`-th; their start for 0.
+    #[inline]
     pub(crate) fn end(&self, step: u64) -> f64 {
-        self.start + (self.before + step) as f64 * self.cost
+        self.start + (self.before + step) as i64 as f64 * self.cost
     }
 
     /// Up to `steps` further ones start.
-    pub(crate) fn go_on(&mut self, now: f64, cost: f64, steps: u64) {
-        if self.cost == cost && self.end(self.steps) == now {
+    #[inline]
+    pub(crate) fn go_on(&mut self, now: f64, cost: f64, steps: u64, first_order: u64) {
+        if self.cost == cost && self.last == now {
             self.before += self.steps;
         } else {
             (self.start, self.cost, self.before) = (now, cost, 0);
         }
-        self.steps = steps;
+        self.first_order = first_order;
+        self.stop_after(steps);
         // Steps too short for their time to show are taken singly.
-        if cost < COST_MIN * self.end(steps) {
-            self.steps = 1;
+        if cost < COST_MIN * self.last {
+            self.stop_after(1);
         }
+    }
+
+    /// There are to be so many of them.
+    pub(crate) fn stop_after(&mut self, steps: u64) {
+        self.steps = steps;
+        self.last = self.end(steps);
     }
 
     /// How many of them have ended before `time`.
@@ -72,7 +96,7 @@ impl StepRun {
     /// The number of the step that ends next to `time`.
     fn step_near(&self, time: f64) -> u64 {
         // Saturates: a time before the present ones is their start.
-        (((time - self.start) / self.cost).round() as u64).saturating_sub(self.before)
+        (((time - self.start) / self.cost + 0.5) as u64).saturating_sub(self.before)
     }
 }
 
@@ -89,39 +113,58 @@ pub(crate) struct Leaps {
 }
 
 impl Leaps {
-    pub(crate) fn full(&self) -> bool {
-        self.stages.len() >= LEAPS_MAX
+    /// Whether there is no place for a leap of this run.
+    pub(crate) fn full(&self, run: &StepRun) -> bool {
+        self.stages.len() >= LEAPS_MAX && run.place == NOWHERE
     }
 
-    pub(crate) fn insert(&mut self, stage: u32, run: &mut StepRun) {
-        run.place = self.stages.len();
-        self.stages.push(stage);
-        self.starts.push(run.start);
-        self.rates.push(1.0 / run.cost);
+    /// A leap begins, or the stage's latest goes on as this one.
+    pub(crate) fn begin(&mut self, stage: u32, run: &mut StepRun) {
         self.begun += 1;
-    }
-
-    pub(crate) fn remove(&mut self, runs: &mut [StepRun], stage: u32) {
-        let place = std::mem::replace(&mut runs[stage as usize].place, NOWHERE);
-        if place != NOWHERE {
-            self.stages.swap_remove(place);
-            self.starts.swap_remove(place);
-            self.rates.swap_remove(place);
-            if let Some(&moved) = self.stages.get(place) {
-                runs[moved as usize].place = place;
-            }
+        if run.place == NOWHERE {
+            run.place = self.stages.len();
+            self.stages.push(stage);
+            self.starts.push(run.start);
+            self.rates.push(1.0 / run.cost);
+        } else {
+            self.starts[run.place] = run.start;
+            self.rates[run.place] = 1.0 / run.cost;
         }
     }
 
-    /// A leap with a step that is not its last and ends exactly at `time`, and that step.
-    pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64) -> Option<(u32, u64)> {
+    /// Forgets a stage's leap, if there is one.
+    #[inline]
+    pub(crate) fn end(&mut self, runs: &mut [StepRun], stage: u32) {
+        let place = std::mem::replace(&mut runs[stage as usize].place, NOWHERE);
+        if place != NOWHERE {
+            self.vacate(runs, place);
+        }
+    }
+
+    #[inline(never)]
+    fn vacate(&mut self, runs: &mut [StepRun], place: usize) {
+        self.stages.swap_remove(place);
+        self.starts.swap_remove(place);
+        self.rates.swap_remove(place);
+        if let Some(&moved) = self.stages.get(place) {
+            runs[moved as usize].place = place;
+        }
+    }
+
+    /// A leap, of another stage than `told`, with a step that is not its last and ends exactly
+    /// at `time`, and that step.
+    #[inline]
+    pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64, told: u32) -> Option<(u32, u64)> {
         for (at, (start, rate)) in self.starts.iter().zip(&self.rates).enumerate() {
-            // Most times are nowhere near a step's end. (Half up, without a call.)
+            // Most times are nowhere near a step's end. (Rounded half up, without a call.)
             let steps = (time - start) * rate + 0.5;
-            if (steps - 0.5 - (steps as i64) as f64).abs() > 1e-3 {
+            if (steps - 0.5 - f64::from(steps as i32)).abs() > 1e-3 && steps < 2e9 {
                 continue;
             }
             let stage = self.stages[at];
+            if stage == told {
+                continue;
+            }
             let run = &runs[stage as usize];
             let step = run.step_near(time);
             if step > 0 && step < run.steps && run.end(step) == time {
@@ -141,19 +184,19 @@ mod tests {
     fn every_end_of_a_step_is_found() {
         for (start, cost) in [(0.0, 0.1), (3.3, 0.0002), (1e5, 0.000_213_7), (7.0, 1.0 / 3.0), (1e6, 2e-4)] {
             let mut runs = [StepRun::NONE];
-            runs[0].go_on(start, cost, 3);
-            let now = runs[0].end(3);
-            runs[0].go_on(now, cost, 1_000);
+            runs[0].go_on(start, cost, 3, 0);
+            let now = runs[0].last;
+            runs[0].go_on(now, cost, 1_000, 0);
             let mut leaps = Leaps::default();
-            leaps.insert(0, &mut runs[0]);
+            leaps.begin(0, &mut runs[0]);
             for step in 1..1_000 {
                 let end = runs[0].end(step);
-                assert_eq!(leaps.broken_at(&runs, end), Some((0, step)), "{start} {cost} {step}");
+                assert_eq!(leaps.broken_at(&runs, end, 1), Some((0, step)), "{start} {cost} {step}");
                 assert_eq!(runs[0].ended_before(end), step - 1);
                 assert_eq!(runs[0].ended_before(end.next_up()), step);
-                assert_eq!(leaps.broken_at(&runs, end.next_up()), None);
+                assert_eq!(leaps.broken_at(&runs, end.next_up(), 1), None);
             }
-            assert_eq!(leaps.broken_at(&runs, runs[0].end(1_000)), None);
+            assert_eq!(leaps.broken_at(&runs, runs[0].end(1_000), 1), None);
         }
     }
 }

@@ -16,4 +16,4 @@ pub mod sweep;
 pub mod trace;
 pub mod ttft;
 
-pub use simulation::{Options, Outcome, RunError, Sample, simulate, simulate_recorded};
+pub use simulation::{Options, Outcome, RunError, Sample, Steps, simulate, simulate_recorded};

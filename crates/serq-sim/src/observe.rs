@@ -30,6 +30,8 @@ pub(crate) struct Measurements {
     stages: Vec<StageTrack>,
     pools: Vec<PoolTrack>,
     live: TimeAverage,
+    /// Its present value.
+    alive: u64,
     pub(crate) turns: u64,
     pub(crate) ended: u64,
 }
@@ -64,6 +66,8 @@ struct StageTrack {
     decode_only: TimeAverage,
     mixed: TimeAverage,
     decodes: TimeAverage,
+    /// The running iteration prefills.
+    prefills: bool,
     queue: Option<Windows>,
     completed: u64,
     wait: f64,
@@ -114,6 +118,7 @@ impl Measurements {
             stages: (0..kernel.stages()).map(|_| StageTrack { queue: windows(), ..StageTrack::default() }).collect(),
             pools: (0..kernel.pools()).map(|_| PoolTrack { windows: windows(), ..PoolTrack::default() }).collect(),
             live: TimeAverage::default(),
+            alive: 0,
             turns: 0,
             ended: 0,
         }
@@ -171,46 +176,55 @@ impl Measurements {
 
     // ---- state, once per instant
 
+    #[inline]
     pub(crate) fn pool(&mut self, now: f64, pool: u32, state: PoolState) {
         let track = &mut self.pools[pool as usize];
         track.used.set(now, state.used);
         track.cached.set(now, state.cached);
-        track.holders.set(now, state.holders as f64);
-        if track.queue.set(now, state.queue as f64)
+        track.holders.set(now, f64::from(state.holders));
+        if track.queue.set(now, f64::from(state.queue))
             && let Some(windows) = &mut track.windows
         {
-            windows.set(now, state.queue as f64);
+            windows.set(now, f64::from(state.queue));
         }
     }
 
+    #[inline]
     pub(crate) fn stage(&mut self, now: f64, stage: u32, state: StageState) {
         let track = &mut self.stages[stage as usize];
-        if track.number.set(now, state.number as f64) {
+        if track.number.set(now, f64::from(state.number)) {
             track.busy.set(now, f64::from(u8::from(state.number > 0)));
             if let Some(windows) = &mut track.queue {
-                windows.set(now, state.number as f64);
+                windows.set(now, f64::from(state.number));
             }
         }
         track.load.set(now, state.load);
-        let (prefills, decodes) = (state.prefills, state.decoders > 0);
-        track.prefill_only.set(now, f64::from(u8::from(prefills && !decodes)));
-        track.decode_only.set(now, f64::from(u8::from(decodes && !prefills)));
-        track.mixed.set(now, f64::from(u8::from(decodes && prefills)));
-        track.decodes.set(now, f64::from(state.decoders));
+        let decoders = f64::from(state.decoders);
+        if decoders != track.decodes.value() || state.prefills != track.prefills {
+            track.prefills = state.prefills;
+            let decodes = state.decoders > 0;
+            track.prefill_only.set(now, f64::from(u8::from(state.prefills && !decodes)));
+            track.decode_only.set(now, f64::from(u8::from(decodes && !state.prefills)));
+            track.mixed.set(now, f64::from(u8::from(decodes && state.prefills)));
+            track.decodes.set(now, decoders);
+        }
     }
 
     pub(crate) fn live(&mut self, now: f64, live: u64) {
-        self.live.set(now, live as f64);
+        if live != self.alive {
+            self.alive = live;
+            self.live.set(now, live as f64);
+        }
     }
 
+    #[inline]
     pub(crate) fn gauge(&mut self, now: f64, gauge: usize, value: f64) {
         let track = &mut self.gauges[gauge];
-        // Bits, so that a NaN held on is no change.
-        if value.to_bits() == track.value.to_bits() && !track.value.is_nan() {
+        if value == track.value {
             return;
         }
-        let first = track.value.is_nan() && track.since == 0.0 && now == 0.0;
-        if !first {
+        // The first value of all, at 0, was preceded by none.
+        if !(track.value.is_nan() && track.since == 0.0 && now == 0.0) {
             track.hold_until(now, self.warmup);
         }
         if self.record && (track.points.is_empty() || !same(value, track.value)) {
@@ -218,11 +232,9 @@ impl Measurements {
         }
         track.value = value;
         track.since = now;
-        if let Some(windows) = &mut track.windows {
-            windows.set(now, value);
-        }
-        if let Some(later) = &mut track.later {
-            later.set(now, value, self.warmup, self.exact);
+        match &mut track.windows {
+            Some(windows) => windows.set(now, value),
+            None => track.later(now, self.warmup, self.exact),
         }
     }
 
@@ -388,10 +400,22 @@ impl Later {
 }
 
 impl GaugeTrack {
+    fn later(&mut self, now: f64, warmup: f64, exact: bool) {
+        if let Some(later) = &mut self.later {
+            later.set(now, self.value, warmup, exact);
+        }
+    }
+
+    #[inline]
     fn hold_until(&mut self, now: f64, warmup: f64) {
-        if now > self.since.max(warmup) {
-            self.range.0 = self.range.0.min(self.value);
-            self.range.1 = self.range.1.max(self.value);
+        if now > self.since && now > warmup {
+            // Of nothing is a NaN the least or greatest.
+            if self.value < self.range.0 {
+                self.range.0 = self.value;
+            }
+            if self.value > self.range.1 {
+                self.range.1 = self.value;
+            }
         }
     }
 
@@ -417,7 +441,7 @@ impl GaugeTrack {
 }
 
 impl StageTrack {
-    fn report(&self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
+    fn report(&mut self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
         let mean = |average: &TimeAverage| average.mean(from, end);
         let completed = self.completed as f64;
         let (decode_steps, decode_time) = self.decode_steps.total();

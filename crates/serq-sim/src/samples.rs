@@ -6,8 +6,6 @@
 //! divided in 1024, so that a quantile is off by at most 0.05 %. Mean and variance
 //! stay exact sums.
 
-use std::collections::BTreeMap;
-
 use crate::statistics::{BATCHES, half_width};
 
 /// Samples kept one by one.
@@ -45,12 +43,17 @@ struct Sketch {
     shift: f64,
     sum: f64,
     squares: f64,
-    intervals: BTreeMap<i64, (u64, f64)>,
+    /// By number, of those pages that have a sample.
+    pages: Vec<(i64, Box<Page>)>,
     batch_size: u64,
     batches: Vec<f64>,
     /// The batch being filled.
     filling: (u64, f64),
 }
+
+/// Neighbouring intervals: count and sum of each.
+type Page = [(u64, f64); PAGE];
+const PAGE: usize = 128;
 
 impl Samples {
     pub(crate) fn new(exact: bool) -> Self {
@@ -70,7 +73,7 @@ impl Samples {
         }
     }
 
-    /// The figures so far. Sorts what it kept.
+    /// The figures so far. What it kept is in another order then.
     pub(crate) fn summarise(&mut self) -> Summary {
         match &self.sketch {
             Some(sketch) => sketch.summarise(),
@@ -102,8 +105,14 @@ fn summarise(samples: &mut [f64]) -> Summary {
     } else {
         samples.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (count - 1.0) / (mean * mean)
     };
-    samples.sort_unstable_by(f64::total_cmp);
-    let quantiles = QUANTILES.map(|q| samples[((q * count).ceil() as usize).clamp(1, n) - 1]);
+    // Each is searched in what is above the one before.
+    let mut from = 0;
+    let quantiles = QUANTILES.map(|q| {
+        let rank = ((q * count).ceil() as usize).clamp(1, n) - 1;
+        let (_, quantile, _) = samples[from..].select_nth_unstable_by(rank - from, f64::total_cmp);
+        from = rank;
+        *quantile
+    });
     Summary { count: n as u64, mean, ci, cv2, quantiles, sketched: false }
 }
 
@@ -114,7 +123,7 @@ impl Sketch {
             shift: samples.iter().sum::<f64>() / samples.len() as f64,
             sum: 0.0,
             squares: 0.0,
-            intervals: BTreeMap::new(),
+            pages: Vec::new(),
             batch_size: (EXACT_MAX / SKETCH_BATCHES) as u64,
             batches: Vec::new(),
             filling: (0, 0.0),
@@ -128,7 +137,7 @@ impl Sketch {
         let off = value - self.shift;
         self.sum += off;
         self.squares += off * off;
-        let interval = self.intervals.entry(interval(value)).or_insert((0, 0.0));
+        let interval = self.interval(value);
         interval.0 += 1;
         interval.1 += value;
         self.filling.0 += 1;
@@ -141,6 +150,16 @@ impl Sketch {
             self.batches = self.batches.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
             self.batch_size *= 2;
         }
+    }
+
+    fn interval(&mut self, value: f64) -> &mut (u64, f64) {
+        let interval = interval(value);
+        let page = interval.div_euclid(PAGE as i64);
+        let at = self.pages.partition_point(|(number, _)| *number < page);
+        if self.pages.get(at).is_none_or(|(number, _)| *number != page) {
+            self.pages.insert(at, (page, Box::new([(0, 0.0); PAGE])));
+        }
+        &mut self.pages[at].1[interval.rem_euclid(PAGE as i64) as usize]
     }
 
     fn summarise(&self) -> Summary {
@@ -165,9 +184,9 @@ impl Sketch {
     fn quantile(&self, q: f64) -> f64 {
         let rank = (q * self.count as f64).ceil() as u64;
         let mut seen = 0;
-        for (count, sum) in self.intervals.values() {
+        for (count, sum) in self.pages.iter().flat_map(|(_, page)| page.iter()) {
             seen += count;
-            if seen >= rank {
+            if *count > 0 && seen >= rank {
                 return sum / *count as f64;
             }
         }

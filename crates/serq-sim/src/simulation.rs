@@ -41,10 +41,22 @@ pub struct Options {
     pub strict: bool,
     /// Stop with an error after this many events.
     pub max_events: Option<u64>,
-    /// Take every step singly (`--no-leap`). The figures are the same.
-    pub no_leap: bool,
+    /// How engines' steps are taken.
+    pub steps: Steps,
     /// Limits on observations by name.
     pub slo: Vec<(String, f64)>,
+}
+
+/// How an engine's steps are taken. The figures are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// Many equal ones at once.
+    #[default]
+    Leaps,
+    /// Singly (`--no-leap`); where a step can only be the one before again, it is not planned.
+    Singly,
+    /// Singly, and each is planned: what the other ways are compared with.
+    Planned,
 }
 
 /// A finished run.
@@ -162,9 +174,7 @@ struct Driver<'a> {
     serial_next: u64,
     list: EventList,
     /// Sequence number of the event each owner waits for; an event with another one is stale.
-    step_event: Vec<u64>,
-    /// Of a leap: the order its first step would have been scheduled in.
-    first_step: Vec<u64>,
+    /// (A step's is in its run.)
     stage_event: Vec<u64>,
     /// The job a `ps` stage's event is about.
     stage_job: Vec<u32>,
@@ -175,7 +185,7 @@ struct Driver<'a> {
     /// Each step stage's run of steps of equal cost.
     runs: Vec<StepRun>,
     leaps: Leaps,
-    no_leap: bool,
+    steps: Steps,
     /// The stage whose step's end is being told.
     told: Option<u32>,
     measured: Measurements,
@@ -350,10 +360,11 @@ impl Driver<'_> {
     }
 
     /// Whether the owner still waits for this event.
+    #[inline]
     fn is_current(&self, event: Event) -> bool {
         match event.what {
             What::Warmup | What::Arrival => true,
-            What::Step(stage) => self.step_event[stage as usize] == event.sequence,
+            What::Step(stage) => self.runs[stage as usize].event == event.sequence,
             What::Stage(stage) => self.stage_event[stage as usize] == event.sequence,
             What::Flows => self.flows_event == event.sequence,
             What::Work(job) => self.work_event[job as usize] == event.sequence,
@@ -373,47 +384,50 @@ impl Driver<'_> {
         }
     }
 
-    /// Schedules the end of a step, or of a leap's last.
-    fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
-        self.told = None;
-        let steps = if self.no_leap || self.leaps.full() { 1 } else { steps };
-        let run = &mut self.runs[stage as usize];
-        run.go_on(self.now, cost, steps);
-        let (steps, end) = (run.steps, run.end(run.steps));
-        if steps == 1 {
-            self.step_event[stage as usize] = self.push(end, What::Step(stage));
-            return;
+    /// Takes it.
+    #[inline]
+    fn pop(&mut self) -> Option<Event> {
+        loop {
+            let event = self.list.pop()?;
+            if self.is_current(event) {
+                return Some(event);
+            }
         }
-        self.leaps.insert(stage, run);
-        // Taken singly, the first would be scheduled here and now: its place is kept for it.
-        self.first_step[stage as usize] = self.list.reserve();
-        self.schedule_last(stage);
     }
 
-    fn schedule_last(&mut self, stage: u32) {
-        let run = &self.runs[stage as usize];
-        let end = run.end(run.steps);
-        let order = if run.steps == 1 { self.first_step[stage as usize] } else { u64::from(stage) };
-        self.step_event[stage as usize] = if end < f64::INFINITY {
-            self.list.push_as_of(run.end(run.steps - 1), order, end, What::Step(stage))
+    /// Schedules the end of a step, or of a leap's last.
+    #[inline]
+    fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
+        self.told = None;
+        let run = &mut self.runs[stage as usize];
+        let steps = if self.steps != Steps::Leaps || self.leaps.full(run) { 1 } else { steps };
+        // Taken singly, the first is scheduled here and now: its place is kept for it.
+        run.go_on(self.now, cost, steps, self.list.reserve());
+        run.event = self.list.push_step(stage, run);
+        if run.steps > 1 {
+            self.leaps.begin(stage, run);
         } else {
-            0
-        };
+            self.leaps.end(&mut self.runs, stage);
+        }
     }
 
     /// A leap ends with this step.
     fn break_leap(&mut self, stage: u32, step: u64) {
         if step < self.runs[stage as usize].steps {
-            self.runs[stage as usize].steps = step;
-            self.schedule_last(stage);
+            let run = &mut self.runs[stage as usize];
+            run.stop_after(step);
+            run.event = self.list.push_step(stage, run);
         }
-        self.leaps.remove(&mut self.runs, stage);
+        self.leaps.end(&mut self.runs, stage);
     }
 
-    /// Breaks every leap with a step's end at exactly this time. Answers whether there was one.
-    fn break_leaps_at(&mut self, time: f64) -> bool {
+    /// Breaks every leap with a step's end at exactly the time of this event, but for the leap
+    /// it is the end of. Answers whether there was one.
+    #[inline]
+    fn break_leaps_at(&mut self, event: Event) -> bool {
+        let itself = if let What::Step(stage) = event.what { stage } else { u32::MAX };
         let mut broken = false;
-        while let Some((stage, step)) = self.leaps.broken_at(&self.runs, time) {
+        while let Some((stage, step)) = self.leaps.broken_at(&self.runs, event.time(), itself) {
             self.break_leap(stage, step);
             broken = true;
         }
@@ -448,8 +462,6 @@ impl<'a> Simulation<'a> {
                 replaces: matches!(program.workload.arrive, Arrive::Closed(_)),
                 serial_next: 0,
                 list: EventList::default(),
-                step_event: vec![0; stages],
-                first_step: vec![0; stages],
                 stage_event: vec![0; stages],
                 stage_job: vec![0; stages],
                 flows_event: 0,
@@ -458,7 +470,7 @@ impl<'a> Simulation<'a> {
                 timer_event: Vec::new(),
                 runs: vec![StepRun::NONE; stages],
                 leaps: Leaps::default(),
-                no_leap: options.no_leap,
+                steps: options.steps,
                 told: None,
                 measured,
                 breakdown,
@@ -491,15 +503,26 @@ impl<'a> Simulation<'a> {
             }
         }
         self.finish_instant_or_wait()?;
-        while let Some(event) = self.next_event()? {
+        loop {
+            // Whichever way steps began, they have not gone on since.
+            if !self.driver.begun.is_empty() {
+                self.driver.record_steps(&self.kernel);
+            }
+            let Some(event) = self.driver.pop() else {
+                if self.kernel.live() == 0 || !self.try_once_more()? {
+                    break;
+                }
+                continue;
+            };
             if event.time() > horizon {
+                self.driver.list.put_back(event);
                 break;
             }
-            if event.time() != self.driver.now && self.driver.break_leaps_at(event.time()) {
+            if event.time() != self.driver.now && self.driver.break_leaps_at(event) {
                 // What is due first may be another one now.
+                self.driver.list.put_back(event);
                 continue;
             }
-            self.driver.list.pop();
             self.driver.now = event.time();
             self.events += 1;
             if self.events.is_multiple_of(WATCH_EVERY) && !watch(event.time(), self.events) {
@@ -512,9 +535,13 @@ impl<'a> Simulation<'a> {
                 let message = format!("the run has more than {} events (--max-events)", self.events - 1);
                 return Err(RunError::at_time(event.time(), message));
             }
-            if self.tell(event)? {
-                self.read_state();
-                continue;
+            if let What::Step(stage) = event.what {
+                if self.tell_step(event.time(), stage)? {
+                    self.read_state();
+                    continue;
+                }
+            } else {
+                self.tell(event)?;
             }
             self.finish_instant_or_wait()?;
             if self.drained() {
@@ -525,23 +552,38 @@ impl<'a> Simulation<'a> {
         self.report(end)
     }
 
-    /// The next event; when there is none, whoever waits is tried once more.
-    fn next_event(&mut self) -> Result<Option<Event>, RunError> {
-        // Whichever way they began, they have not gone on since.
-        if !self.driver.begun.is_empty() {
-            self.driver.record_steps(&self.kernel);
-        }
-        let event = self.driver.peek();
-        if event.is_some() || self.kernel.live() == 0 {
-            return Ok(event);
-        }
+    /// Nothing is due: whoever waits is tried once more. Answers whether something is due then.
+    fn try_once_more(&mut self) -> Result<bool, RunError> {
         self.kernel.tell_nothing_due(&mut self.driver)?;
         self.finish_instant_or_wait()?;
-        Ok(self.driver.peek())
+        Ok(self.driver.peek().is_some())
     }
 
-    /// Answers whether the instant is over with that.
-    fn tell(&mut self, event: Event) -> Result<bool, RunError> {
+    /// A step's end, or that of a leap's last. Answers whether the instant is over with that.
+    fn tell_step(&mut self, now: f64, stage: u32) -> Result<bool, RunError> {
+        let driver = &mut self.driver;
+        driver.runs[stage as usize].event = 0;
+        if driver.records_steps
+            && let Some(recorder) = &mut driver.recorder
+        {
+            recorder.steps_ended(now, stage, driver.runs[stage as usize].steps);
+        }
+        driver.told = Some(stage);
+        let alone = driver.steps != Steps::Planned && !driver.list.due(now);
+        let told = if alone { self.kernel.tell_step_goes_on(driver, now, stage)? } else { GoesOn::Untold };
+        if told == GoesOn::Untold {
+            self.kernel.tell_step_ended(driver, now, stage)?;
+        }
+        driver.told = None;
+        if driver.runs[stage as usize].event == 0 {
+            driver.leaps.end(&mut driver.runs, stage);
+        }
+        Ok(told == GoesOn::Started && !driver.list.due(now))
+    }
+
+    /// Any other event.
+    #[inline(never)]
+    fn tell(&mut self, event: Event) -> Result<(), RunError> {
         let (now, driver) = (event.time(), &mut self.driver);
         match event.what {
             What::Warmup => {
@@ -549,23 +591,7 @@ impl<'a> Simulation<'a> {
                 driver.measured.restart(now);
             }
             What::Arrival => self.tell_arrival(now)?,
-            What::Step(stage) => {
-                driver.step_event[stage as usize] = 0;
-                driver.leaps.remove(&mut driver.runs, stage);
-                if driver.records_steps
-                    && let Some(recorder) = &mut driver.recorder
-                {
-                    recorder.steps_ended(now, stage, driver.runs[stage as usize].steps);
-                }
-                driver.told = Some(stage);
-                let alone = !driver.no_leap && !driver.list.due(now);
-                let told = if alone { self.kernel.tell_step_goes_on(driver, now, stage)? } else { GoesOn::Untold };
-                if told == GoesOn::Untold {
-                    self.kernel.tell_step_ended(driver, now, stage)?;
-                }
-                driver.told = None;
-                return Ok(told == GoesOn::Started && !driver.list.due(now));
-            }
+            What::Step(_) => unreachable!("it is told by tell_step"),
             What::Stage(stage) => {
                 driver.stage_event[stage as usize] = 0;
                 let job = driver.stage_job[stage as usize];
@@ -585,7 +611,7 @@ impl<'a> Simulation<'a> {
                 self.kernel.tell_woken(driver, now, timer)?;
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     fn tell_arrival(&mut self, now: f64) -> Result<(), RunError> {

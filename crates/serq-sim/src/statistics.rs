@@ -18,6 +18,7 @@ pub(crate) struct TimeAverage {
 
 impl TimeAverage {
     /// Answers whether the value is another one.
+    #[inline]
     pub(crate) fn set(&mut self, now: f64, value: f64) -> bool {
         let changes = value != self.value;
         if changes {
@@ -26,6 +27,10 @@ impl TimeAverage {
             self.value = value;
         }
         changes
+    }
+
+    pub(crate) fn value(&self) -> f64 {
+        self.value
     }
 
     /// Forgets what was before.
@@ -60,7 +65,20 @@ impl Windows {
     }
 
     /// The value changes at `now`.
+    #[inline]
     pub(crate) fn set(&mut self, now: f64, value: f64) {
+        if now > self.end {
+            self.enter_window(now);
+        }
+        if now > self.since {
+            self.areas[self.at] += self.value * (now - self.since);
+            self.since = now;
+        }
+        self.value = value;
+    }
+
+    #[inline(never)]
+    fn enter_window(&mut self, now: f64) {
         while now > self.end {
             self.areas[self.at] += self.value * (self.end - self.since);
             self.since = self.end;
@@ -68,11 +86,6 @@ impl Windows {
             let last = self.at == BATCHES - 1;
             self.end = if last { f64::INFINITY } else { self.from + self.width * (self.at + 1) as f64 };
         }
-        if now > self.since {
-            self.areas[self.at] += self.value * (now - self.since);
-            self.since = now;
-        }
-        self.value = value;
     }
 
     /// The windows' averages, once the value was set at the end.
@@ -204,46 +217,68 @@ pub(crate) fn trend(values: &[f64]) -> f64 {
 /// Bucket k holds gaps in [1.01^k, 1.01^(k+1)) and answers with its middle, 1.01^(k+½),
 /// or with the nearest gap it has seen where that is not between its least and greatest:
 /// a constant gap is itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Gaps {
     /// Number of the first bucket.
     first: i32,
     buckets: Vec<Bucket>,
-    /// Bounds and place of the bucket the latest gap fell into: the next one usually does too.
-    latest: (f64, f64, usize),
+    /// The bucket the latest gap fell into: the next one usually does too.
+    latest: usize,
+    /// Of the latest run of equal ones, those that their bucket counts.
+    counted: u64,
     runs: Runs,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
+    /// Gaps between these are in it; found by their logarithm, some at its edges too.
+    low: f64,
+    high: f64,
     count: u64,
     least: f64,
     greatest: f64,
 }
 
-const EMPTY: Bucket = Bucket { count: 0, least: f64::INFINITY, greatest: 0.0 };
+const EMPTY: Bucket = Bucket { low: 0.0, high: 0.0, count: 0, least: f64::INFINITY, greatest: 0.0 };
 /// Gaps are told apart from 1e-17 to 1e17 clock units.
 const BUCKETS: f64 = 4_000.0;
-
-impl Default for Gaps {
-    fn default() -> Self {
-        Self { first: 0, buckets: Vec::new(), latest: (0.0, 0.0, 0), runs: Runs::default() }
-    }
-}
+/// The natural logarithm of 1.01.
+const LN_1_01: f64 = 0.009_950_330_853_168_092;
 
 impl Gaps {
+    #[inline]
     pub(crate) fn add(&mut self, gap: f64, count: u64) {
+        if gap == self.runs.value && self.runs.run > 0 {
+            self.runs.run += count;
+        } else {
+            self.add_another(gap, count);
+        }
+    }
+
+    #[inline(never)]
+    fn add_another(&mut self, gap: f64, count: u64) {
+        self.count_run();
         self.runs.add(gap, count);
-        let (low, high, at) = self.latest;
-        let at = if low <= gap && gap < high { at } else { self.find(gap) };
-        let bucket = &mut self.buckets[at];
-        bucket.count += count;
+        self.counted = 0;
+        let in_latest = self.buckets.get(self.latest).is_some_and(|bucket| bucket.low <= gap && gap < bucket.high);
+        if !in_latest {
+            self.latest = self.find(gap);
+        }
+        let bucket = &mut self.buckets[self.latest];
         bucket.least = bucket.least.min(gap);
         bucket.greatest = bucket.greatest.max(gap);
     }
 
+    /// The gaps of the latest run go to their bucket.
+    fn count_run(&mut self) {
+        if let Some(bucket) = self.buckets.get_mut(self.latest) {
+            bucket.count += self.runs.run - self.counted;
+            self.counted = self.runs.run;
+        }
+    }
+
     fn find(&mut self, gap: f64) -> usize {
-        let k = (libm::log(gap) / libm::log(1.01)).floor().clamp(-BUCKETS, BUCKETS) as i32;
+        let k = (libm::log(gap) / LN_1_01).floor().clamp(-BUCKETS, BUCKETS) as i32;
         if self.buckets.is_empty() {
             self.first = k;
         }
@@ -255,9 +290,12 @@ impl Gaps {
         if at >= self.buckets.len() {
             self.buckets.resize(at + 1, EMPTY);
         }
-        // A little inside, so that a gap at an edge is always found by its logarithm.
-        let edge = |k: i32| libm::pow(1.01, f64::from(k));
-        self.latest = (edge(k) * (1.0 + 1e-12), edge(k + 1) * (1.0 - 1e-12), at);
+        let bucket = &mut self.buckets[at];
+        if bucket.count == 0 {
+            // A little inside, so that a gap at an edge is always found by its logarithm.
+            let edge = |k: i32| libm::pow(1.01, f64::from(k));
+            (bucket.low, bucket.high) = (edge(k) * (1.0 + 1e-12), edge(k + 1) * (1.0 - 1e-12));
+        }
         at
     }
 
@@ -266,7 +304,8 @@ impl Gaps {
         sum / count as f64
     }
 
-    pub(crate) fn quantile(&self, q: f64) -> f64 {
+    pub(crate) fn quantile(&mut self, q: f64) -> f64 {
+        self.count_run();
         let rank = (q * self.runs.total().0 as f64).ceil() as u64;
         let mut seen = 0;
         for (k, bucket) in (self.first..).zip(&self.buckets) {
@@ -327,6 +366,11 @@ mod tests {
     fn a_straight_line_has_an_infinite_trend_and_noise_has_none() {
         assert!(trend(&[1.0, 2.0, 3.0, 4.0, 5.0]) > 1e6);
         assert!(trend(&[1.0, 2.0, 1.0, 2.0, 1.0]).abs() < 1.0);
+    }
+
+    #[test]
+    fn the_logarithm_written_down_is_the_one_computed() {
+        assert_eq!(LN_1_01.to_bits(), libm::log(1.01).to_bits());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::thread;
 
 use clap::{Args, ValueEnum};
 use serq_lang::Settings;
+use serq_sim::Steps;
 
 use crate::failure::Failure;
 
@@ -126,6 +127,12 @@ pub(crate) struct LimitFlags {
     /// Fail after this many seconds of real time
     #[arg(long, value_name = "SECONDS", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) max_wall: Option<f64>,
+}
+
+impl LimitFlags {
+    pub(crate) fn steps(&self) -> Steps {
+        if self.no_leap { Steps::Singly } else { Steps::Leaps }
+    }
 }
 
 /// How many runs at once.

@@ -4,32 +4,35 @@
 //! and random programs; these are the corners by themselves, each with leaps that happen.
 
 use serq_lang::{Settings, compile, load};
-use serq_sim::{Options, Outcome, simulate};
+use serq_sim::{Options, Outcome, Steps, simulate};
 
-fn run(text: &str, no_leap: bool) -> Outcome {
+fn run(text: &str, steps: Steps) -> Outcome {
     let (mut sources, diagnostics) = load(None, text, &mut |_| Err("nothing is read".into()));
     assert!(diagnostics.is_empty(), "{diagnostics:?}");
     let (program, diagnostics) = compile(&mut sources, &Settings::default());
     let program = program.unwrap_or_else(|| panic!("{diagnostics:?}"));
-    let options = Options { record: true, no_leap, ..Options::default() };
+    let options = Options { record: true, steps, ..Options::default() };
     simulate(&program, None, &options, &mut |_, _| true).unwrap_or_else(|stop| panic!("{stop:?}"))
 }
 
-/// The run with leaps, once it was found to be the run without.
+/// The run with leaps, once it was found to be the one that plans every step, and so the one
+/// that takes them singly.
 fn same_either_way(text: &str) -> Outcome {
-    let (with, without) = (run(text, false), run(text, true));
-    assert!(with.report.leaps > 0 && with.report.steps_leapt > 0, "something is leapt over");
-    assert!(with.report.events < without.report.events);
-    assert_eq!(without.report.leaps, 0);
-    assert_eq!(with.samples, without.samples);
-    assert_eq!(with.gauge_points, without.gauge_points);
+    let [leaps, singly, planned] = [Steps::Leaps, Steps::Singly, Steps::Planned].map(|steps| run(text, steps));
+    assert!(leaps.report.leaps > 0 && leaps.report.steps_leapt > 0, "something is leapt over");
+    assert!(leaps.report.events < planned.report.events);
+    assert_eq!((singly.report.events, singly.report.leaps), (planned.report.events, 0));
     let figures = |outcome: &Outcome| {
         let mut report = outcome.report.clone();
         (report.events, report.leaps, report.steps_leapt) = (0, 0, 0);
         serde_json::to_value(&report).expect("a report is JSON")
     };
-    assert_eq!(figures(&with), figures(&without));
-    with
+    for other in [&leaps, &singly] {
+        assert_eq!(other.samples, planned.samples);
+        assert_eq!(other.gauge_points, planned.gauge_points);
+        assert_eq!(figures(other), figures(&planned));
+    }
+    leaps
 }
 
 const ENGINE: &str = "

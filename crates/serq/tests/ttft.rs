@@ -9,7 +9,7 @@ use serq_ir::Program;
 use serq_lang::{Settings, compile, load};
 use serq_sim::record::Recorder;
 use serq_sim::ttft::{Part, Request};
-use serq_sim::{Options, Outcome, simulate_recorded};
+use serq_sim::{Options, Outcome, Steps, simulate_recorded};
 
 /// Keeps the requests.
 #[derive(Default)]
@@ -36,8 +36,8 @@ fn example(file: &str, sets: &[(&str, &str)], horizon: f64) -> Program {
     program(file, &text, &Settings { sets, horizon: Some(horizon), warmup: Some(0.0), ..Settings::default() })
 }
 
-fn run(program: &Program, no_leap: bool) -> (Outcome, Vec<Request>) {
-    let options = Options { record: true, no_leap, ..Options::default() };
+fn run(program: &Program, steps: Steps) -> (Outcome, Vec<Request>) {
+    let options = Options { record: true, steps, ..Options::default() };
     let mut requests = Requests::default();
     let outcome = simulate_recorded(program, None, &options, Some(&mut requests), &mut |_, _| true).expect("it runs");
     (outcome, requests.0)
@@ -45,7 +45,7 @@ fn run(program: &Program, no_leap: bool) -> (Outcome, Vec<Request>) {
 
 /// The parts of each request that are not 0, by session.
 fn parts(text: &str) -> BTreeMap<u64, Vec<(&'static str, f64)>> {
-    let (_, requests) = run(&program("by hand", text, &Settings::default()), false);
+    let (_, requests) = run(&program("by hand", text, &Settings::default()), Steps::Leaps);
     let of = |request: &Request| {
         let parts = Part::ALL.iter().map(|&part| (part.word(), request.parts[part as usize]));
         parts.filter(|(_, time)| *time != 0.0).collect()
@@ -67,7 +67,7 @@ fn parts_sum_and_the_whole_is_what_the_program_measures() {
         ("store_and_forward.sq", &[("decoder", "8000"), ("leased", "0")][..], 100.0),
     ] {
         let program = example(file, sets, horizon);
-        let (outcome, requests) = run(&program, false);
+        let (outcome, requests) = run(&program, Steps::Leaps);
         assert!(requests.len() > 50, "{file} {sets:?}: {}", requests.len());
         for request in &requests {
             let sum: f64 = request.parts.iter().sum();
@@ -96,7 +96,7 @@ fn parts_sum_and_the_whole_is_what_the_program_measures() {
 fn leaps_change_no_part() {
     for (file, horizon) in [("llmd_nixl_pull.sq", 60.0), ("store_and_forward.sq", 60.0)] {
         let program = example(file, &[], horizon);
-        let ((_, leapt), (_, single)) = (run(&program, false), run(&program, true));
+        let ((_, leapt), (_, single)) = (run(&program, Steps::Leaps), run(&program, Steps::Planned));
         assert_eq!(leapt, single, "{file}");
     }
 }
@@ -188,7 +188,7 @@ fn a_session_asks_again() {
         )
     };
     for turn in ["turn;", ""] {
-        let (_, requests) = run(&program("again", &text(turn), &Settings::default()), false);
+        let (_, requests) = run(&program("again", &text(turn), &Settings::default()), Steps::Leaps);
         let times: Vec<(f64, f64)> = requests.iter().map(|r| (r.asked, r.first_token)).collect();
         assert_eq!(times, [(0.0, 2.0), (105.0, 107.0), (210.0, 212.0)], "`{turn}`");
     }
@@ -201,7 +201,7 @@ fn an_engine_that_does_both_has_no_parts() {
                 workload { arrive batch(1); }
                 session { hold kv (10) { run E prefill (10); run E decode (3); } end; }
                 run { horizon 10; }";
-    let (outcome, requests) = run(&program("both", text, &Settings::default()), false);
+    let (outcome, requests) = run(&program("both", text, &Settings::default()), Steps::Leaps);
     assert!(requests.is_empty());
     assert!(outcome.report.ttft.is_none());
 }

@@ -118,7 +118,7 @@ impl Compare {
             exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
+            steps: self.limits.steps(),
             ..Options::default()
         };
         let seeds = &self.seeds.0;

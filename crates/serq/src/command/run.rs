@@ -110,7 +110,7 @@ impl Run {
             exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
+            steps: self.limits.steps(),
             slo: self.slo.clone(),
         };
         let mut timeline = match &self.timeline {

@@ -191,7 +191,7 @@ impl Sweep {
             exact: self.limits.exact,
             strict: self.limits.strict,
             max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
+            steps: self.limits.steps(),
             ..Options::default()
         };
         let all = settings.len() * seeds.0.len();

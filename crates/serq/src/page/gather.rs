@@ -293,7 +293,7 @@ impl Recorder for Gathered {
             let value = match source.figure {
                 Figure::Used => state.used,
                 Figure::Cached => state.cached,
-                _ => state.queue as f64,
+                _ => f64::from(state.queue),
             };
             change(&mut self.tracks, source, now, value);
         }
@@ -304,7 +304,7 @@ impl Recorder for Gathered {
             let value = match source.figure {
                 Figure::Decodes => f64::from(state.decoders),
                 Figure::Load => state.load,
-                _ => state.number as f64,
+                _ => f64::from(state.number),
             };
             change(&mut self.tracks, source, now, value);
         }
