@@ -306,8 +306,8 @@ impl Kernel<'_> {
             }
         }
         let mut from = 0;
-        while let Some(gauge) = self.gauges.stale.next_from(from) {
-            from = gauge + 1;
+        while let Some(gauge) = self.gauges.stale.take_from(from) {
+            from = gauge;
             let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];
             let value = self.eval(world, value, &GAUGE_FRAME);
             debug_assert!(
@@ -316,7 +316,6 @@ impl Kernel<'_> {
             );
             visit(world, gauge as usize, value);
         }
-        self.gauges.stale.clear();
     }
 
     /// A gauge's value now, evaluated from nothing.

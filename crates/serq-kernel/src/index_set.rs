@@ -30,11 +30,6 @@ impl IndexSet {
         *word &= !bit;
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.words.fill(0);
-        self.count = 0;
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -43,6 +38,15 @@ impl IndexSet {
     #[inline]
     pub(crate) fn next_from(&self, from: u32) -> Option<u32> {
         if self.count == 0 { None } else { self.scan_from(from) }
+    }
+
+    /// The same, no member any more.
+    #[inline]
+    pub(crate) fn take_from(&mut self, from: u32) -> Option<u32> {
+        let next = self.next_from(from)?;
+        self.words[next as usize / 64] &= !(1 << (next % 64));
+        self.count -= 1;
+        Some(next)
     }
 
     fn scan_from(&self, from: u32) -> Option<u32> {

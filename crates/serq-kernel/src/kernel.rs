@@ -575,7 +575,12 @@ impl<'p> Kernel<'p> {
     /// A bad index met in an expression stops the run here.
     #[inline]
     pub(crate) fn check_fault(&self) -> Result<()> {
-        if self.faulty.get() { Err(self.recorded_fault()) } else { Ok(()) }
+        if self.has_fault() { Err(self.recorded_fault()) } else { Ok(()) }
+    }
+
+    #[inline]
+    pub(crate) fn has_fault(&self) -> bool {
+        self.faulty.get()
     }
 
     #[cold]

@@ -26,7 +26,7 @@ use crate::expression::{Draws, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::prefix::Prompt;
-use crate::world::{Action, Arrival, Move, Result, TraceTurn, World};
+use crate::world::{Action, Arrival, Fault, Move, Result, TraceTurn, World};
 
 /// A session may become ready this often in one instant.
 const READY_MAX: u32 = 1_000;
@@ -212,93 +212,126 @@ impl Kernel<'_> {
         session.status = Status::Running;
         session.at_instant(now);
         let frame = Frame::session(slot);
+        // Where the session is, and statements not counted yet.
+        let (mut pc, mut ran) = (session.pc, 0);
         loop {
-            let session = &mut self.sessions[slot as usize];
-            session.statements += 1;
-            if session.statements > STATEMENTS_MAX {
-                let message = "the instant does not settle: a million statements ran without time passing".into();
-                return Err(self.fault_at(message, slot));
-            }
-            let pc = session.pc;
-            let mut next = pc + 1;
-            let mut goes_on = true;
-            match &code.ops[pc as usize] {
-                Op::Init => self.run_simple(world, slot, &code.init)?,
+            let at = pc;
+            ran += 1;
+            match &code.ops[at as usize] {
                 Op::Set(attribute, value) => {
                     let value = self.eval(world, value, &frame);
                     self.set_attribute(slot, *attribute, value);
+                    pc += 1;
                 }
                 Op::Observe(observe, value) => {
                     let value = self.eval(world, value, &frame);
                     self.observe(world, slot, *observe, value);
-                }
-                Op::Turn => self.turn(world, slot)?,
-                Op::End => {
-                    self.end_session(world, slot)?;
-                    return self.check_fault();
-                }
-                Op::Hold(_) => {
-                    self.check_fault()?;
-                    self.join(world, slot)?;
-                    return self.check_fault();
-                }
-                Op::Close => self.close(world, slot)?,
-                Op::Grow(pool, units) => {
-                    let pool = self.pool_member(world, pool, &frame);
-                    let units = self.eval(world, units, &frame);
-                    goes_on = self.grow(world, slot, pool, units)?;
-                }
-                Op::Load(pool, units) => {
-                    let pool = self.pool_member(world, pool, &frame);
-                    let units = self.eval(world, units, &frame);
-                    self.load(slot, pool, units)?;
-                    self.publish_all(world, slot)?;
-                }
-                Op::Drop(pool) => {
-                    let pool = self.pool_member(world, pool, &frame);
-                    self.drop_own_entry(slot, pool);
-                }
-                Op::Release(pool) => {
-                    let pool = self.pool_member(world, pool, &frame);
-                    self.release(world, slot, pool)?;
-                }
-                Op::Run(run) => {
-                    self.start_run(world, slot, run)?;
-                    goes_on = false;
+                    pc += 1;
                 }
                 Op::Branch { test, chance, otherwise } => {
                     let test = self.eval(world, test, &frame);
                     let taken = if *chance {
                         self.chance(world, test, &frame)
-                    } else if test == 1.0 {
-                        true
-                    } else if test == 0.0 {
-                        false
+                    } else if test == 1.0 || test == 0.0 {
+                        test == 1.0
                     } else {
-                        let mut message = format!("a branch's guard is {test}, neither 1 nor 0");
-                        if test > 0.0 && test < 1.0 {
-                            message += "; for a draw with that probability write `branch with`";
-                        }
-                        return Err(self.fault_at(message, slot));
+                        self.sessions[slot as usize].pc = pc;
+                        return Err(self.fault_guard(test, slot));
                     };
-                    if !taken {
-                        next = *otherwise;
-                    }
+                    pc = if taken { pc + 1 } else { *otherwise };
                 }
-                Op::Jump(to) => next = *to,
-                Op::Choose(choice) => {
-                    let count = self.eval(world, &choice.count, &frame);
-                    self.choose(world, slot, choice, count)?;
+                Op::Jump(to) => {
+                    self.count_statements(slot, pc, &mut ran)?;
+                    pc = *to;
+                }
+                op => {
+                    self.count_statements(slot, pc, &mut ran)?;
+                    if !self.run_op(world, slot, op, &frame)? {
+                        return self.check_fault();
+                    }
+                    self.check_fault()?;
+                    pc += 1;
+                    self.sessions[slot as usize].pc = pc;
+                    continue;
                 }
             }
-            self.check_fault()?;
-            let session = &mut self.sessions[slot as usize];
-            if goes_on {
-                session.pc = next;
-            } else {
-                return Ok(());
+            if self.has_fault() {
+                self.sessions[slot as usize].pc = at;
+                return self.check_fault();
             }
         }
+    }
+
+    /// The session is at `pc` and has run so many statements more.
+    #[inline(always)]
+    fn count_statements(&mut self, slot: u32, pc: u32, ran: &mut u32) -> Result<()> {
+        let session = &mut self.sessions[slot as usize];
+        session.pc = pc;
+        session.statements += std::mem::take(ran);
+        if session.statements > STATEMENTS_MAX {
+            let message = "the instant does not settle: a million statements ran without time passing".into();
+            return Err(self.fault_at(message, slot));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn fault_guard(&self, test: f64, slot: u32) -> Box<Fault> {
+        let mut message = format!("a branch's guard is {test}, neither 1 nor 0");
+        if test > 0.0 && test < 1.0 {
+            message += "; for a draw with that probability write `branch with`";
+        }
+        self.fault_at(message, slot)
+    }
+
+    /// An operation that does more than set, observe or branch. Answers whether the session
+    /// goes on with the next one.
+    fn run_op<W: World>(&mut self, world: &mut W, slot: u32, op: &Op, frame: &Frame<'_>) -> Result<bool> {
+        let code = self.code;
+        match op {
+            Op::Init => self.run_simple(world, slot, &code.init)?,
+            Op::Turn => self.turn(world, slot)?,
+            Op::End => {
+                self.end_session(world, slot)?;
+                return Ok(false);
+            }
+            Op::Hold(_) => {
+                self.join(world, slot)?;
+                return Ok(false);
+            }
+            Op::Close => self.close(world, slot)?,
+            Op::Grow(pool, units) => {
+                let pool = self.pool_member(world, pool, frame);
+                let units = self.eval(world, units, frame);
+                return self.grow(world, slot, pool, units);
+            }
+            Op::Load(pool, units) => {
+                let pool = self.pool_member(world, pool, frame);
+                let units = self.eval(world, units, frame);
+                self.load(slot, pool, units)?;
+                self.publish_all(world, slot)?;
+            }
+            Op::Drop(pool) => {
+                let pool = self.pool_member(world, pool, frame);
+                self.drop_own_entry(slot, pool);
+            }
+            Op::Release(pool) => {
+                let pool = self.pool_member(world, pool, frame);
+                self.release(world, slot, pool)?;
+            }
+            Op::Run(run) => {
+                self.start_run(world, slot, run)?;
+                return Ok(false);
+            }
+            Op::Choose(choice) => {
+                let count = self.eval(world, &choice.count, frame);
+                self.choose(world, slot, choice, count)?;
+            }
+            Op::Set(..) | Op::Observe(..) | Op::Branch { .. } | Op::Jump(_) => {
+                unreachable!("they are run where they are met")
+            }
+        }
+        Ok(true)
     }
 
     fn run_simple<W: World>(&mut self, world: &mut W, slot: u32, block: &Simple) -> Result<()> {

@@ -28,7 +28,7 @@ use crate::observe::Measurements;
 use crate::record::Recorder;
 use crate::report::{self, Note, NoteKind, Report};
 use crate::trace::TraceFile;
-use crate::ttft::Breakdown;
+use crate::ttft::{self, Breakdown};
 
 /// What a run is asked beyond the program.
 #[derive(Clone, Debug, Default)]
@@ -272,7 +272,7 @@ impl World for Driver<'_> {
             }
             Action::Turned => self.measured.turned(),
             Action::Session { slot, session, what } => {
-                if self.breakdown.is_some() || self.recorder.is_some() {
+                if self.recorder.is_some() || (self.breakdown.is_some() && ttft::matters(what)) {
                     self.record_move(slot, session, what);
                 }
             }

@@ -179,6 +179,15 @@ impl Way {
     }
 }
 
+/// Whether a move is to another place, as the parts have it.
+#[inline(always)]
+pub(crate) fn matters(what: Move) -> bool {
+    !matches!(
+        what,
+        Move::Admitted { .. } | Move::Leased { .. } | Move::LeaseOver { .. } | Move::Serving { also: true, .. }
+    )
+}
+
 /// All requests of a run, in a program with prefill and decode engines.
 #[derive(Debug)]
 pub(crate) struct Breakdown {
@@ -223,9 +232,7 @@ impl Breakdown {
             let holds = std::mem::take(&mut self.ways[at].holds);
             self.ways[at] = Way::of(session, 0, now, holds);
         }
-        if matches!(what, Move::Admitted { .. } | Move::Leased { .. } | Move::LeaseOver { .. })
-            || matches!(what, Move::Serving { also: true, .. })
-        {
+        if !matters(what) {
             return None;
         }
         let way = &mut self.ways[at];
