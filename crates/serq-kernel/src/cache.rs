@@ -225,12 +225,12 @@ impl Kernel<'_> {
                 return false;
             }
             entry.quanta -= 1.0;
-            state.cached.subtract(1.0);
+            state.cached.add_whole(-1.0);
             state.counts.evicted_units += state.quantum;
             self.instant_pieces += 1;
             changes |= CACHED;
         }
-        state.used.add(1.0);
+        state.used.add_whole(1.0);
         share.quanta += 1.0;
         job.slack += state.quantum;
         if job.memory_pool == pool {

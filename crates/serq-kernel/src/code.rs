@@ -269,6 +269,18 @@ fn whole_caps(pool: &ir::Pool) -> impl Iterator<Item = Option<f64>> + use<> {
     std::iter::repeat_n(exact.then_some(cap), pool.size.unwrap_or(1) as usize)
 }
 
+/// Of each member of a stage: budget and chunk, where they are numbers.
+fn budgets(stage: &ir::Stage) -> impl Iterator<Item = Option<(f64, f64)>> + use<> {
+    let numbers = match &stage.kind {
+        ir::StageKind::Step(step) => match (&step.budget, &step.chunk) {
+            (ir::Expr::Number(budget), ir::Expr::Number(chunk)) => Some((budget.0, chunk.0)),
+            _ => None,
+        },
+        _ => None,
+    };
+    std::iter::repeat_n(numbers, stage.size.unwrap_or(1) as usize)
+}
+
 impl<'a> Builder<'a> {
     fn new(program: &'a ir::Program) -> Self {
         let members = |size: Option<u32>| size.unwrap_or(1) as usize;
@@ -281,6 +293,7 @@ impl<'a> Builder<'a> {
                 pools: families(program.pools.iter().map(|p| p.size)),
                 stages: families(program.stages.iter().map(|s| s.size)),
                 whole_caps: program.pools.iter().flat_map(whole_caps).collect(),
+                budgets: program.stages.iter().flat_map(budgets).collect(),
             },
             ops: Vec::new(),
             places: Vec::new(),

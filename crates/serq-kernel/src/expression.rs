@@ -35,8 +35,6 @@ pub(crate) struct Expr {
     /// Else.
     ops: Box<[Op]>,
     aggregates: Box<[Aggregate]>,
-    /// It is this number.
-    number: Option<f64>,
     /// Most numbers put by at a time.
     depth: usize,
 }
@@ -98,6 +96,9 @@ pub(crate) struct Families {
     /// The caps of those members of pools whose amounts are whole numbers: there used + free
     /// is the cap, exactly.
     pub(crate) whole_caps: Vec<Option<f64>>,
+    /// Of the members of stages: the budget and the chunk of an iteration, where both are written
+    /// down as numbers.
+    pub(crate) budgets: Vec<Option<(f64, f64)>>,
 }
 
 /// What stands for a number known when the program is made ready.
@@ -122,23 +123,17 @@ impl Expr {
         bound: Option<Bound>,
         fold_of: &mut dyn FnMut(&ir::Expr) -> Option<u32>,
     ) -> Self {
-        let number = if let ir::Expr::Number(n) = expr { Some(n.0) } else { None };
         let mut writer = Writer::new(families, bound, fold_of, Form::Straight);
         writer.write(expr);
         if let Form::Straight = writer.form {
             let step = |op: Op| if let Op::Step(step, bits) = op { (step, bits) } else { unreachable!("a detour") };
             let steps = writer.ops.into_iter().map(step).collect();
-            return Self { steps, ops: Box::default(), aggregates: Box::default(), number, depth: 0 };
+            return Self { steps, ops: Box::default(), aggregates: Box::default(), depth: 0 };
         }
         let mut writer = Writer::new(families, bound, fold_of, Form::Detours);
         writer.write(expr);
         let (ops, aggregates) = (writer.ops.into(), writer.aggregates.into());
-        Self { steps: Box::default(), ops, aggregates, number, depth: writer.depth }
-    }
-
-    /// Its value, where that is written down.
-    pub(crate) fn constant(&self) -> Option<f64> {
-        self.number
+        Self { steps: Box::default(), ops, aggregates, depth: writer.depth }
     }
 }
 
@@ -146,7 +141,7 @@ impl Expr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// One step after the other, both sides of a condition included. That takes an expression
-    /// that draws nothing, meets no fault and makes nobody evaluate another one.
+    /// that draws nothing and makes nobody evaluate another one, and sides that meet no fault.
     Straight,
     /// With detours: conditions skip what they don't need, and numbers are put by on a stack.
     Detours,
@@ -163,6 +158,8 @@ struct Writer<'a> {
     aggregates: Vec<Aggregate>,
     put_by: usize,
     depth: usize,
+    /// What is written may not be needed.
+    conditional: bool,
 }
 
 impl<'a> Writer<'a> {
@@ -172,7 +169,17 @@ impl<'a> Writer<'a> {
         fold_of: &'a mut dyn FnMut(&ir::Expr) -> Option<u32>,
         form: Form,
     ) -> Self {
-        Self { form, families, bound, fold_of, ops: Vec::new(), aggregates: Vec::new(), put_by: 0, depth: 0 }
+        Self {
+            form,
+            families,
+            bound,
+            fold_of,
+            ops: Vec::new(),
+            aggregates: Vec::new(),
+            put_by: 0,
+            depth: 0,
+            conditional: false,
+        }
     }
 
     /// Puts the value by. Answers its place.
@@ -245,6 +252,12 @@ impl<'a> Writer<'a> {
                 }
             }
             ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),
+            ir::Expr::Stage(StageFigure::BudgetLeft, stage) => {
+                let family = self.families.stages[stage.stage as usize];
+                let stage = self.fixed(family, stage.member.as_deref())?;
+                self.families.budgets[stage as usize]?;
+                Leaf::BudgetLeft(stage)
+            }
             _ => return None,
         })
     }
@@ -266,6 +279,23 @@ impl<'a> Writer<'a> {
         family.member(index.map_or(Some(0.0), |index| self.number(index))?)
     }
 
+    /// The attribute that is an index, where the step that reads it may be one of a straight
+    /// expression: a fault of it must be one that is met.
+    fn straight_index(&self, index: Option<&ir::Expr>) -> Option<u32> {
+        match index {
+            Some(ir::Expr::Attribute(attribute)) if self.form == Form::Straight && !self.conditional => {
+                Some(*attribute)
+            }
+            _ => None,
+        }
+    }
+
+    fn write_conditional(&mut self, expr: &ir::Expr) {
+        let outer = std::mem::replace(&mut self.conditional, true);
+        self.write(expr);
+        self.conditional = outer;
+    }
+
     fn write(&mut self, expr: &ir::Expr) {
         if let Some(leaf) = self.leaf(expr) {
             self.load(leaf);
@@ -280,7 +310,7 @@ impl<'a> Writer<'a> {
                 self.write(a);
                 if self.form == Form::Straight {
                     self.push();
-                    self.write(b);
+                    self.write_conditional(b);
                     self.popped(Dyadic::Binary(*op));
                     return;
                 }
@@ -297,9 +327,9 @@ impl<'a> Writer<'a> {
                 self.write(c);
                 if self.form == Form::Straight {
                     let condition = self.push();
-                    self.write(a);
+                    self.write_conditional(a);
                     self.push();
-                    self.write(b);
+                    self.write_conditional(b);
                     self.ops.push(Op::Step(operation::SELECT, u64::from(condition)));
                     self.put_by -= 2;
                     return;
@@ -320,14 +350,26 @@ impl<'a> Writer<'a> {
                 self.step(operation::function(*function));
             }
             ir::Expr::Pool(figure, pool) => {
-                let family = self.families.pools[pool.pool as usize];
-                self.index(pool.member.as_deref());
-                self.detour(Op::PoolAt(*figure, family));
+                if let Some(attribute) = self.straight_index(pool.member.as_deref()) {
+                    let (step, bits) = operation::pool_by(*figure, pool.pool, attribute);
+                    self.ops.push(Op::Step(step, bits));
+                } else {
+                    let family = self.families.pools[pool.pool as usize];
+                    self.index(pool.member.as_deref());
+                    self.detour(Op::PoolAt(*figure, family));
+                }
             }
             ir::Expr::Stage(figure, stage) => {
                 let family = self.families.stages[stage.stage as usize];
                 if let Some(stage) = self.fixed(family, stage.member.as_deref()) {
                     self.detour(Op::Stage(*figure, stage));
+                } else if let (StageFigure::BudgetLeft, true, Some(attribute)) = (
+                    figure,
+                    self.families.budgets[family.first as usize].is_some(),
+                    self.straight_index(stage.member.as_deref()),
+                ) {
+                    let (step, bits) = operation::budget_left_by(stage.stage, attribute);
+                    self.ops.push(Op::Step(step, bits));
                 } else {
                     self.index(stage.member.as_deref());
                     self.detour(Op::StageAt(*figure, family));
@@ -401,7 +443,9 @@ impl<'a> Writer<'a> {
 pub(crate) enum Member {
     /// Known.
     Fixed(u32),
-    /// By index.
+    /// By an attribute that is its index.
+    Attribute(Family, u32),
+    /// By another index.
     Computed(Family, Expr),
 }
 
@@ -411,6 +455,7 @@ impl Member {
             // Only a family of one goes without an index.
             None => Self::Fixed(family.first),
             Some(ir::Expr::Number(n)) if family.member(n.0).is_some() => Self::Fixed(family.first + n.0 as u32),
+            Some(ir::Expr::Attribute(attribute)) => Self::Attribute(family, *attribute),
             Some(index) => Self::Computed(family, Expr::new(index, families)),
         }
     }
@@ -602,16 +647,16 @@ impl Kernel<'_> {
     ) -> f64 {
         match op {
             Op::PoolAt(figure, family) => {
-                let pool = self.member_at(family, value, frame, |at| &self.code.pools[at as usize].name);
+                let pool = self.pool_at(family, value, frame);
                 self.pool_figure(figure, pool, frame.session)
             }
             Op::Stage(figure, stage) => self.stage_figure(world, figure, stage),
             Op::StageAt(figure, family) => {
-                let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                let stage = self.stage_at(family, value, frame);
                 self.stage_figure(world, figure, stage)
             }
             Op::StageNumber(family) => {
-                let stage = self.member_at(family, value, frame, |at| &self.code.stages[at as usize].name);
+                let stage = self.stage_at(family, value, frame);
                 f64::from(stage)
             }
             Op::Price => {
@@ -678,6 +723,7 @@ impl Kernel<'_> {
         self.member(world, &stage.0, frame, |at| &self.code.stages[at as usize].name)
     }
 
+    #[inline]
     fn member<'n, W: World>(
         &self,
         world: &mut W,
@@ -687,6 +733,10 @@ impl Kernel<'_> {
     ) -> u32 {
         match member {
             Member::Fixed(id) => *id,
+            // References are a session's.
+            Member::Attribute(family, attribute) => {
+                self.member_at(*family, self.attribute(frame.session, *attribute), frame, name)
+            }
             Member::Computed(family, index) => {
                 let index = self.eval(world, index, frame);
                 self.member_at(*family, index, frame, name)
@@ -694,14 +744,27 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
+    pub(crate) fn pool_at(&self, family: Family, index: f64, frame: &Frame<'_>) -> u32 {
+        self.member_at(family, index, frame, |at| &self.code.pools[at as usize].name)
+    }
+
+    #[inline]
+    pub(crate) fn stage_at(&self, family: Family, index: f64, frame: &Frame<'_>) -> u32 {
+        self.member_at(family, index, frame, |at| &self.code.stages[at as usize].name)
+    }
+
     #[inline(always)]
     fn member_at<'n>(&self, family: Family, index: f64, frame: &Frame<'_>, name: impl Fn(u32) -> &'n String) -> u32 {
-        family.member(index).unwrap_or_else(|| {
-            let name = name(family.first);
-            let message = format!("index {index} of {name}: its members are 0 to {}", family.size - 1);
-            self.record_fault(message, frame.session);
-            family.first
-        })
+        family.member(index).unwrap_or_else(|| self.record_index(family, index, frame.session, name(family.first)))
+    }
+
+    /// A bad index stands for the first member until the run stops for it.
+    #[cold]
+    fn record_index(&self, family: Family, index: f64, session: u32, name: &str) -> u32 {
+        let message = format!("index {index} of {name}: its members are 0 to {}", family.size - 1);
+        self.record_fault(message, session);
+        family.first
     }
 
     fn uniform<W: World>(&self, world: &mut W, frame: &Frame<'_>) -> f64 {

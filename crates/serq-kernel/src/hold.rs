@@ -28,7 +28,7 @@ use crate::pool::{Grower, HOLDERS, QUEUE, TOLERANCE, USED};
 use crate::preemption::Room;
 use crate::prefix::NO_TABLE;
 use crate::session::{Status, compare};
-use crate::world::{Action, Move, Result, World};
+use crate::world::{Action, Fault, Move, Result, World};
 
 /// Most units one hold or growth takes: a hundred million of them are still a number.
 const AMOUNT_MAX: f64 = 1e300;
@@ -166,18 +166,22 @@ impl<'p> Kernel<'p> {
         Ok(amount)
     }
 
+    #[inline]
     fn check_amount(&self, slot: u32, amount: f64, what: &str) -> Result<()> {
         self.check_fault()?;
-        if (0.0..=AMOUNT_MAX).contains(&amount) {
-            return Ok(());
-        }
+        if (0.0..=AMOUNT_MAX).contains(&amount) { Ok(()) } else { Err(self.fault_amount(slot, amount, what)) }
+    }
+
+    #[cold]
+    fn fault_amount(&self, slot: u32, amount: f64, what: &str) -> Box<Fault> {
         if amount.is_finite() && amount > 0.0 {
-            return Err(self.fault_at(format!("{what}: {amount:e}, at most {AMOUNT_MAX:e} is meant"), slot));
+            return self.fault_at(format!("{what}: {amount:e}, at most {AMOUNT_MAX:e} is meant"), slot);
         }
-        Err(self.fault_at(format!("{what}: {amount}, a finite amount of at least 0 is meant"), slot))
+        self.fault_at(format!("{what}: {amount}, a finite amount of at least 0 is meant"), slot)
     }
 
     /// A block so small that an amount's blocks can't be counted stops the run.
+    #[inline]
     fn check_quanta(&self, slot: u32, quanta: f64, units: f64) -> Result<()> {
         if quanta.is_finite() {
             return Ok(());

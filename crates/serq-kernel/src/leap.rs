@@ -59,7 +59,9 @@ pub(crate) enum Last {
 #[derive(Debug, Default)]
 pub(crate) struct Leap {
     /// The batch is settled: its next plan is this one, but for blocks and for who is done.
-    settled: bool,
+    pub(crate) settled: bool,
+    /// … and nobody waits in a queue it serves.
+    alone: bool,
     /// Least work any job had left when its present steps began, and blocks for how many tokens.
     work: f64,
     slack: f64,
@@ -91,18 +93,20 @@ impl Kernel<'_> {
         }
         // A plan without budget left tries nobody.
         let mut refused = None;
+        let alone = !self.somebody_waits(step);
         if planning.left > 0.0 {
             if let Some(pool) = planning.refused {
                 if !self.head_steady(pool, true) {
                     return 1;
                 }
                 refused = self.front(pool).map(|head| (pool, head));
-            } else if self.somebody_waits(step) {
+            } else if !alone {
                 return 1;
             }
         }
         let leap = &mut self.stages[stage as usize].engine.leap;
         leap.settled = true;
+        leap.alone = alone;
         leap.refused = refused;
         let steps = self.offer(stage, work, slack);
         if steps > 1 {
@@ -139,12 +143,13 @@ impl Kernel<'_> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(GoesOn::Untold) };
         let leap = &self.stages[stage as usize].engine.leap;
-        if !leap.settled || leap.refused.is_some() || !step.goes_on {
+        if !(leap.settled && leap.alone && step.goes_on) {
             return Ok(GoesOn::Untold);
         }
+        debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         let ended = world.steps_ended(stage);
         let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
-        if work < 1.0 || self.something_else_to_do() || self.somebody_waits(step) {
+        if work < 1.0 || self.something_else_to_do() {
             return Ok(GoesOn::Untold);
         }
         self.at(now);
@@ -176,7 +181,7 @@ impl Kernel<'_> {
         if grown {
             // Settled it is still.
             let inputs = CostInputs::of_decodes(decoders, kv_decode * self.quantum(step));
-            let cost = self.cost(world, stage, step, &inputs)?;
+            let cost = self.cost_anew(world, stage, step, &inputs)?;
             let steps = self.offer(stage, work, slack);
             self.start_step(world, stage, cost, decoders as u32, steps);
         } else {
@@ -307,7 +312,15 @@ impl Kernel<'_> {
         self.stages[stage as usize].engine.leap.pools = pools;
     }
 
+    #[inline]
     pub(crate) fn unwatch_pools(&mut self, stage: u32) {
+        if !self.stages[stage as usize].engine.leap.pools.is_empty() {
+            self.unwatch(stage);
+        }
+    }
+
+    #[inline(never)]
+    fn unwatch(&mut self, stage: u32) {
         let mut pools = std::mem::take(&mut self.stages[stage as usize].engine.leap.pools);
         for pool in pools.drain(..) {
             self.pools[pool as usize].watchers.retain(|&s| s != stage);

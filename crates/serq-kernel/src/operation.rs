@@ -3,7 +3,7 @@
 //! An expression's operations are chosen when the program is made ready, so evaluating
 //! one is a call of a function that does just that: `value + 2`, `used(kv[3]) / value`.
 
-use serq_ir::{Binary, Context, Function, Unary};
+use serq_ir::{Binary, Context, Function, PoolFigure, Unary};
 
 use crate::expression::{Frame, NOBODY};
 use crate::kernel::Kernel;
@@ -26,6 +26,8 @@ pub(crate) enum Leaf {
     Holders(u32),
     Queued(u32),
     Cachedin(u32),
+    /// What an engine's budget, a number, has left.
+    BudgetLeft(u32),
     /// An aggregate of a gauge, kept up to date ([`crate::gauge`]).
     Folded(u32),
     /// A number put by.
@@ -107,6 +109,7 @@ operands! {
     Holders(kernel, _frame, bits) = f64::from(kernel.pools[bits as usize].holders);
     Queued(kernel, _frame, bits) = kernel.pools[bits as usize].waiting() as f64;
     Cachedin(kernel, frame, bits) = kernel.cachedin(frame.session, bits as u32);
+    BudgetLeft(kernel, _frame, bits) = kernel.budget_left_of_numbers(bits as u32);
     Folded(kernel, _frame, bits) = kernel.gauges.root(bits as u32);
     PutBy(kernel, _frame, bits) = kernel.put_by[bits as usize].get();
 }
@@ -136,6 +139,40 @@ fn under<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value:
     O::apply(P::read(kernel, frame, bits), value)
 }
 
+/// value := figure of the member of a pool whose index is an attribute
+pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> (Step, u64) {
+    let step: Step = match figure {
+        PoolFigure::Used => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].used_units(),
+        PoolFigure::Free => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].free_units(),
+        PoolFigure::Holders => |k, f, _, bits| f64::from(k.pools[k.pool_by(f, bits) as usize].holders),
+        PoolFigure::Queued => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].waiting() as f64,
+        PoolFigure::Cachedin => |k, f, _, bits| k.cachedin(f.session, k.pool_by(f, bits)),
+    };
+    (step, family_and_attribute(pool, attribute))
+}
+
+/// value := what the budget, a number, of such a member of a stage has left
+pub(crate) fn budget_left_by(stage: u32, attribute: u32) -> (Step, u64) {
+    let step: Step = |k, f, _, bits| {
+        let (stage, attribute) = ((bits >> 32) as usize, bits & u64::from(u32::MAX));
+        let index = read_attribute(k, f, attribute as u32);
+        k.budget_left_of_numbers(k.stage_at(k.code.families.stages[stage], index, f))
+    };
+    (step, family_and_attribute(stage, attribute))
+}
+
+fn family_and_attribute(family: u32, attribute: u32) -> u64 {
+    u64::from(family) << 32 | u64::from(attribute)
+}
+
+impl Kernel<'_> {
+    fn pool_by(&self, frame: &Frame<'_>, bits: u64) -> u32 {
+        let (pool, attribute) = ((bits >> 32) as usize, bits & u64::from(u32::MAX));
+        let index = read_attribute(self, frame, attribute as u32);
+        self.pool_at(self.code.families.pools[pool], index, frame)
+    }
+}
+
 /// Which side of the operator the operand stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -160,6 +197,7 @@ fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> (Step, u64) {
         Leaf::Holders(pool) => (step!(Holders), u64::from(pool)),
         Leaf::Queued(pool) => (step!(Queued), u64::from(pool)),
         Leaf::Cachedin(pool) => (step!(Cachedin), u64::from(pool)),
+        Leaf::BudgetLeft(stage) => (step!(BudgetLeft), u64::from(stage)),
         Leaf::Folded(id) => (step!(Folded), u64::from(id)),
         Leaf::PutBy(place) => (step!(PutBy), u64::from(place)),
     }

@@ -180,6 +180,17 @@ impl ExactSum {
         self.add_exactly(x);
     }
 
+    /// The same of a whole number to a sum of whole numbers.
+    #[inline]
+    pub(crate) fn add_whole(&mut self, x: f64) {
+        if self.low == 0.0 && self.high.abs() < WHOLE_MAX {
+            self.high += x;
+        } else {
+            self.add_exactly(x);
+        }
+    }
+
+    #[inline(never)]
     fn add_exactly(&mut self, x: f64) {
         if x.is_infinite() || self.high.is_infinite() {
             // Endless work is endless; the error terms below would make it NaN.
@@ -204,6 +215,9 @@ impl ExactSum {
         self.high
     }
 }
+
+/// Whole numbers up to this are added to exactly.
+const WHOLE_MAX: f64 = (1_u64 << 52) as f64;
 
 /// A whole number below 2³¹ in size.
 #[inline(always)]

@@ -35,7 +35,7 @@ use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
 use crate::session::compare;
 use crate::stage::DONE;
-use crate::world::{Action, Purpose, Result, World};
+use crate::world::{Action, Fault, Purpose, Result, World};
 
 /// What a step stage is doing.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ impl Kernel<'_> {
         if waits {
             self.engine_has_work(stage);
         }
-        if self.stages[stage as usize].engine.leap.running
+        if self.stages[stage as usize].engine.leap.settled
             && let StageCodeKind::Step(step) = &code.stages[stage as usize].kind
         {
             self.queue_changed_in_leap(stage, step, pool);
@@ -277,9 +277,10 @@ impl Kernel<'_> {
     }
 
     /// `budget` and `chunk` as an iteration planned now would read them.
+    #[inline]
     fn budget_and_chunk<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> (f64, f64) {
-        if let (Some(budget), Some(chunk)) = (step.budget.constant(), step.chunk.constant()) {
-            return (budget, chunk);
+        if let Some(numbers) = self.code.families.budgets[stage as usize] {
+            return numbers;
         }
         let variables = self.budget_variables(stage, step.budget_reads);
         let frame = Frame::machine(Purpose::Stage, stage, &variables);
@@ -288,7 +289,7 @@ impl Kernel<'_> {
 
     /// What the iteration being planned has left, else what a fresh plan would leave.
     pub(crate) fn budget_left<W: World>(&self, world: &mut W, stage: u32) -> f64 {
-        if let Some(planning) = self.planning
+        if let Some(planning) = &self.planning
             && planning.stage == stage
         {
             return planning.left;
@@ -296,6 +297,19 @@ impl Kernel<'_> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return 0.0 };
         let (budget, chunk) = self.budget_and_chunk(world, stage, step);
+        self.left_of(stage, budget, chunk)
+    }
+
+    /// The same of a stage whose budget and chunk are numbers.
+    pub(crate) fn budget_left_of_numbers(&self, stage: u32) -> f64 {
+        match (&self.planning, self.code.families.budgets[stage as usize]) {
+            (Some(planning), _) if planning.stage == stage => planning.left,
+            (_, Some((budget, chunk))) => self.left_of(stage, budget, chunk),
+            (_, None) => unreachable!("they are numbers"),
+        }
+    }
+
+    fn left_of(&self, stage: u32, budget: f64, chunk: f64) -> f64 {
         let wanted: f64 = self.stages[stage as usize]
             .engine
             .residents
@@ -768,21 +782,37 @@ impl Kernel<'_> {
         if !W::MODELS_TIME {
             return Ok(0.0);
         }
-        let engine = &mut self.stages[stage as usize].engine;
+        let engine = &self.stages[stage as usize].engine;
         if step.cost_steady && engine.inputs == *inputs && engine.cost > 0.0 {
             return Ok(engine.cost);
         }
-        engine.inputs = *inputs;
+        self.cost_anew(world, stage, step, inputs)
+    }
+
+    /// … of an iteration that is not like the one before.
+    pub(crate) fn cost_anew<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        step: &StepCode,
+        inputs: &CostInputs,
+    ) -> Result<f64> {
         let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
         self.check_fault()?;
         let lasts = if inputs.tokens() > 0.0 { cost > 0.0 } else { cost >= 0.0 };
         if !lasts {
-            let (name, tokens) = (self.stage_name(stage), inputs.tokens());
-            let message = format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant");
-            return Err(self.fault(message, None, None));
+            return Err(self.fault_cost(stage, inputs.tokens(), cost));
         }
-        self.stages[stage as usize].engine.cost = cost;
+        let engine = &mut self.stages[stage as usize].engine;
+        engine.inputs = *inputs;
+        engine.cost = cost;
         Ok(cost)
+    }
+
+    #[cold]
+    fn fault_cost(&self, stage: u32, tokens: f64, cost: f64) -> Box<Fault> {
+        let name = self.stage_name(stage);
+        self.fault(format!("an iteration of {name} with {tokens} tokens costs {cost}; above 0 is meant"), None, None)
     }
 
     /// The iteration's end: its tokens count, and jobs with nothing left are done.

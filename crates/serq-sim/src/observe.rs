@@ -223,10 +223,8 @@ impl Measurements {
         if value == track.value {
             return;
         }
-        // The first value of all, at 0, was preceded by none.
-        if !(track.value.is_nan() && track.since == 0.0 && now == 0.0) {
-            track.hold_until(now, self.warmup);
-        }
+        // The first value of all is preceded by NaN, which is no least and no greatest.
+        track.hold_until(now, self.warmup);
         if self.record && (track.points.is_empty() || !same(value, track.value)) {
             track.points.push((now, value));
         }
