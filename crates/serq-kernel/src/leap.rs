@@ -27,9 +27,11 @@
 //! - A refused head stays refused while the pools of its hold are not touched: its header reads
 //!   nothing else ([`crate::code::HoldCode::steady`]), or the batch does not leap.
 
+use serq_ir::Context;
+
 use crate::code::{Op, StageCodeKind, StepCode};
 use crate::kernel::Kernel;
-use crate::step::{CostInputs, Planning};
+use crate::step::Planning;
 use crate::world::{Action, Result, World};
 
 /// No more steps than this at once: their count stays exact in a double.
@@ -180,8 +182,10 @@ impl Kernel<'_> {
         self.stages[stage as usize].engine.plan = plan;
         if grown {
             // Settled it is still.
-            let inputs = CostInputs::of_decodes(decoders, kv_decode * self.quantum(step));
-            let cost = self.cost_anew(world, stage, step, &inputs)?;
+            // Nothing else of what its cost reads has changed.
+            let kv_decode = kv_decode * self.quantum(step);
+            self.stages[stage as usize].engine.inputs.set(Context::KvDecode, kv_decode);
+            let cost = self.cost_anew(world, stage, step)?;
             let steps = self.offer(stage, work, slack);
             self.start_step(world, stage, cost, decoders as u32, steps);
         } else {

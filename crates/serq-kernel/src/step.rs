@@ -49,7 +49,7 @@ pub(crate) struct Engine {
     /// Its jobs, in the order they were served (tokens: [`crate::stage::Job::planned`]).
     pub(crate) plan: Vec<u32>,
     /// What its cost was read with, and that cost: kept for the next one.
-    inputs: CostInputs,
+    pub(crate) inputs: CostInputs,
     pub(crate) cost: f64,
     /// What of it the world was last told to look at.
     pub(crate) shown: Shown,
@@ -68,15 +68,8 @@ pub(crate) struct CostInputs([f64; Context::OF_ITERATION]);
 impl CostInputs {
     const NONE: Self = Self([0.0; Context::OF_ITERATION]);
 
-    /// Of a batch in which every resident decodes a token.
-    pub(crate) fn of_decodes(residents: usize, kv_decode: f64) -> Self {
-        let residents = residents as f64;
-        let mut inputs = Self::NONE;
-        inputs.0[Context::Residents as usize] = residents;
-        inputs.0[Context::Decoders as usize] = residents;
-        inputs.0[Context::Tokens as usize] = residents;
-        inputs.0[Context::KvDecode as usize] = kv_decode;
-        inputs
+    pub(crate) fn set(&mut self, figure: Context, value: f64) {
+        self.0[figure as usize] = value;
     }
 
     fn tokens(&self) -> f64 {
@@ -704,13 +697,13 @@ impl Kernel<'_> {
             }
         }
         let mut inputs = CostInputs::NONE;
-        inputs.0[Context::Residents as usize] = engine.residents.len() as f64;
-        inputs.0[Context::Decoders as usize] = f64::from(decoders);
-        inputs.0[Context::Tokens as usize] = tokens;
-        inputs.0[Context::Prefilled as usize] = prefilled;
-        inputs.0[Context::Attention as usize] = attention;
-        inputs.0[Context::KvDecode as usize] = kv_decode * self.quantum(step);
-        inputs.0[Context::KvPrefill as usize] = kv_prefill * self.quantum(step);
+        inputs.set(Context::Residents, engine.residents.len() as f64);
+        inputs.set(Context::Decoders, f64::from(decoders));
+        inputs.set(Context::Tokens, tokens);
+        inputs.set(Context::Prefilled, prefilled);
+        inputs.set(Context::Attention, attention);
+        inputs.set(Context::KvDecode, kv_decode * self.quantum(step));
+        inputs.set(Context::KvPrefill, kv_prefill * self.quantum(step));
         let jobs = engine.plan.len() as u32;
         let engine_residents = engine.residents.len();
         let scheduled = jobs > 0;
@@ -786,25 +779,21 @@ impl Kernel<'_> {
         if step.cost_steady && engine.inputs == *inputs && engine.cost > 0.0 {
             return Ok(engine.cost);
         }
-        self.cost_anew(world, stage, step, inputs)
+        self.stages[stage as usize].engine.inputs = *inputs;
+        self.cost_anew(world, stage, step)
     }
 
-    /// … of an iteration that is not like the one before.
-    pub(crate) fn cost_anew<W: World>(
-        &mut self,
-        world: &mut W,
-        stage: u32,
-        step: &StepCode,
-        inputs: &CostInputs,
-    ) -> Result<f64> {
+    /// … by its inputs, which are not those of the one before.
+    pub(crate) fn cost_anew<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode) -> Result<f64> {
+        let inputs = &self.stages[stage as usize].engine.inputs;
         let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
         self.check_fault()?;
-        let lasts = if inputs.tokens() > 0.0 { cost > 0.0 } else { cost >= 0.0 };
-        if !lasts {
-            return Err(self.fault_cost(stage, inputs.tokens(), cost));
-        }
         let engine = &mut self.stages[stage as usize].engine;
-        engine.inputs = *inputs;
+        let tokens = engine.inputs.tokens();
+        let lasts = if tokens > 0.0 { cost > 0.0 } else { cost >= 0.0 };
+        if !lasts {
+            return Err(self.fault_cost(stage, tokens, cost));
+        }
         engine.cost = cost;
         Ok(cost)
     }

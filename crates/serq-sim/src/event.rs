@@ -39,12 +39,13 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    pub(crate) fn time(self) -> f64 {
+    pub(crate) fn time(&self) -> f64 {
         f64::from_bits(self.time_bits)
     }
 }
 
 impl Ord for Event {
+    #[inline(always)]
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |event: &Self| (event.time_bits, event.as_of_bits, event.order);
         key(self).cmp(&key(other))
@@ -52,6 +53,7 @@ impl Ord for Event {
 }
 
 impl PartialOrd for Event {
+    #[inline(always)]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -65,18 +67,29 @@ impl PartialEq for Event {
 
 impl Eq for Event {}
 
-#[derive(Debug, Default)]
+/// An event passes in fields, not as a whole: what was just written field by field is slow
+/// to read in one piece.
+#[derive(Debug)]
 pub(crate) struct EventList {
-    front: Option<Event>,
+    /// The first of all, where there is one.
+    front: Event,
+    in_front: bool,
     heap: BinaryHeap<Reverse<Event>>,
     sequence: u64,
+}
+
+impl Default for EventList {
+    fn default() -> Self {
+        let front = Event { time_bits: 0, as_of_bits: 0, order: 0, sequence: 0, what: What::Warmup };
+        Self { front, in_front: false, heap: BinaryHeap::new(), sequence: 0 }
+    }
 }
 
 impl EventList {
     /// Schedules now, and answers the event's sequence number.
     pub(crate) fn push(&mut self, now: f64, time: f64, what: What) -> u64 {
-        self.sequence += 1;
-        self.insert(now, self.sequence, time, what)
+        let order = self.reserve();
+        self.insert(now, order, time, what)
     }
 
     /// Schedules the end of a run's last step, if that will ever come: as of the end of the one
@@ -98,49 +111,51 @@ impl EventList {
         self.sequence
     }
 
-    /// Schedules again what was taken, in its old place.
-    pub(crate) fn put_back(&mut self, event: Event) {
-        self.place(event);
-    }
-
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, as_of: f64, order: u64, time: f64, what: What) -> u64 {
-        let event =
-            Event { time_bits: time.to_bits(), as_of_bits: as_of.to_bits(), order, sequence: self.sequence, what };
-        self.place(event);
-        self.sequence
+        let sequence = self.sequence;
+        let event = Event { time_bits: time.to_bits(), as_of_bits: as_of.to_bits(), order, sequence, what };
+        match self.first() {
+            Some(first) if event > *first => self.push_behind(event),
+            _ => {
+                if self.in_front {
+                    self.push_behind(self.front);
+                }
+                self.front = event;
+                self.in_front = true;
+            }
+        }
+        sequence
     }
 
+    #[inline(never)]
+    fn push_behind(&mut self, event: Event) {
+        self.heap.push(Reverse(event));
+    }
+
+    /// The first event, stale or not.
     #[inline]
-    fn place(&mut self, event: Event) {
-        match &self.front {
-            Some(front) if event < *front => {
-                let front = *front;
-                self.heap.push(Reverse(front));
-                self.front = Some(event);
-            }
-            None if self.heap.peek().is_none_or(|top| event < top.0) => self.front = Some(event),
-            _ => self.heap.push(Reverse(event)),
-        }
+    pub(crate) fn first(&self) -> Option<&Event> {
+        if self.in_front { Some(&self.front) } else { self.heap.peek().map(|top| &top.0) }
     }
 
     /// Whether the first event, stale or not, is at this time.
     #[inline]
     pub(crate) fn due(&self, time: f64) -> bool {
-        let first = self.front.as_ref().or_else(|| self.heap.peek().map(|top| &top.0));
-        first.is_some_and(|event| event.time_bits == time.to_bits())
+        self.first().is_some_and(|event| event.time_bits == time.to_bits())
     }
 
     #[inline]
-    pub(crate) fn peek(&self) -> Option<Event> {
-        self.front.or_else(|| self.heap.peek().map(|top| top.0))
-    }
-
-    #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Event> {
-        match self.front.take() {
-            Some(event) => Some(event),
-            None => self.heap.pop().map(|top| top.0),
+    pub(crate) fn remove_first(&mut self) {
+        if self.in_front {
+            self.in_front = false;
+        } else {
+            self.remove_behind();
         }
+    }
+
+    #[inline(never)]
+    fn remove_behind(&mut self) {
+        self.heap.pop();
     }
 }

@@ -22,7 +22,7 @@ use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Purpose, S
 
 use crate::arrival::Arrivals;
 use crate::draws::Draws;
-use crate::event::{Event, EventList, What};
+use crate::event::{EventList, What};
 use crate::leap::{Leaps, StepRun};
 use crate::observe::Measurements;
 use crate::record::Recorder;
@@ -359,39 +359,29 @@ impl Driver<'_> {
         Arrival { trace_session }
     }
 
-    /// Whether the owner still waits for this event.
-    #[inline]
-    fn is_current(&self, event: Event) -> bool {
-        match event.what {
+    /// Whether the owner still waits for the event of this number.
+    #[inline(always)]
+    fn is_current(&self, what: What, sequence: u64) -> bool {
+        match what {
+            What::Step(stage) => self.runs[stage as usize].event == sequence,
             What::Warmup | What::Arrival => true,
-            What::Step(stage) => self.runs[stage as usize].event == event.sequence,
-            What::Stage(stage) => self.stage_event[stage as usize] == event.sequence,
-            What::Flows => self.flows_event == event.sequence,
-            What::Work(job) => self.work_event[job as usize] == event.sequence,
-            What::Timer(timer) => self.timer_event[timer as usize] == event.sequence,
+            What::Stage(stage) => self.stage_event[stage as usize] == sequence,
+            What::Flows => self.flows_event == sequence,
+            What::Work(job) => self.work_event[job as usize] == sequence,
+            What::Timer(timer) => self.timer_event[timer as usize] == sequence,
         }
     }
 
-    /// The next event that is not stale.
+    /// The next event that is not stale: when, and what.
     #[inline]
-    fn peek(&mut self) -> Option<Event> {
+    fn first(&mut self) -> Option<(f64, What)> {
         loop {
-            let event = self.list.peek()?;
-            if self.is_current(event) {
-                return Some(event);
+            let event = self.list.first()?;
+            let (time, what) = (event.time(), event.what);
+            if self.is_current(what, event.sequence) {
+                return Some((time, what));
             }
-            self.list.pop();
-        }
-    }
-
-    /// Takes it.
-    #[inline]
-    fn pop(&mut self) -> Option<Event> {
-        loop {
-            let event = self.list.pop()?;
-            if self.is_current(event) {
-                return Some(event);
-            }
+            self.list.remove_first();
         }
     }
 
@@ -421,13 +411,13 @@ impl Driver<'_> {
         self.leaps.end(&mut self.runs, stage);
     }
 
-    /// Breaks every leap with a step's end at exactly the time of this event, but for the leap
-    /// it is the end of. Answers whether there was one.
+    /// Breaks every leap with a step's end at exactly this time, but for the leap that what is due
+    /// then is the end of. Answers whether there was one.
     #[inline]
-    fn break_leaps_at(&mut self, event: Event) -> bool {
-        let itself = if let What::Step(stage) = event.what { stage } else { u32::MAX };
+    fn break_leaps_at(&mut self, time: f64, what: What) -> bool {
+        let itself = if let What::Step(stage) = what { stage } else { u32::MAX };
         let mut broken = false;
-        while let Some((stage, step)) = self.leaps.broken_at(&self.runs, event.time(), itself) {
+        while let Some((stage, step)) = self.leaps.broken_at(&self.runs, time, itself) {
             self.break_leap(stage, step);
             broken = true;
         }
@@ -508,40 +498,36 @@ impl<'a> Simulation<'a> {
             if !self.driver.begun.is_empty() {
                 self.driver.record_steps(&self.kernel);
             }
-            let Some(event) = self.driver.pop() else {
+            let Some((time, what)) = self.driver.first() else {
                 if self.kernel.live() == 0 || !self.try_once_more()? {
                     break;
                 }
                 continue;
             };
-            if event.time() > horizon {
-                self.driver.list.put_back(event);
+            if time > horizon {
                 break;
             }
-            if event.time() != self.driver.now && self.driver.break_leaps_at(event) {
+            if time != self.driver.now && self.driver.break_leaps_at(time, what) {
                 // What is due first may be another one now.
-                self.driver.list.put_back(event);
                 continue;
             }
-            self.driver.now = event.time();
+            self.driver.list.remove_first();
+            self.driver.now = time;
             self.events += 1;
-            if self.events.is_multiple_of(WATCH_EVERY) && !watch(event.time(), self.events) {
-                return Err(RunError {
-                    interrupted: true,
-                    ..RunError::at_time(event.time(), "the run was stopped".into())
-                });
+            if self.events.is_multiple_of(WATCH_EVERY) && !watch(time, self.events) {
+                return Err(RunError { interrupted: true, ..RunError::at_time(time, "the run was stopped".into()) });
             }
             if self.options.max_events.is_some_and(|max| self.events > max) {
                 let message = format!("the run has more than {} events (--max-events)", self.events - 1);
-                return Err(RunError::at_time(event.time(), message));
+                return Err(RunError::at_time(time, message));
             }
-            if let What::Step(stage) = event.what {
-                if self.tell_step(event.time(), stage)? {
+            if let What::Step(stage) = what {
+                if self.tell_step(time, stage)? {
                     self.read_state();
                     continue;
                 }
             } else {
-                self.tell(event)?;
+                self.tell(time, what)?;
             }
             self.finish_instant_or_wait()?;
             if self.drained() {
@@ -556,7 +542,7 @@ impl<'a> Simulation<'a> {
     fn try_once_more(&mut self) -> Result<bool, RunError> {
         self.kernel.tell_nothing_due(&mut self.driver)?;
         self.finish_instant_or_wait()?;
-        Ok(self.driver.peek().is_some())
+        Ok(self.driver.first().is_some())
     }
 
     /// A step's end, or that of a leap's last. Answers whether the instant is over with that.
@@ -583,9 +569,9 @@ impl<'a> Simulation<'a> {
 
     /// Any other event.
     #[inline(never)]
-    fn tell(&mut self, event: Event) -> Result<(), RunError> {
-        let (now, driver) = (event.time(), &mut self.driver);
-        match event.what {
+    fn tell(&mut self, now: f64, what: What) -> Result<(), RunError> {
+        let driver = &mut self.driver;
+        match what {
             What::Warmup => {
                 self.kernel.catch_up_all(driver, now);
                 driver.measured.restart(now);
@@ -639,7 +625,8 @@ impl<'a> Simulation<'a> {
     /// Schedules what changed; if nothing further is due now, plans engines and reads the state.
     fn finish_instant_or_wait(&mut self) -> Result<(), RunError> {
         let now = self.driver.now;
-        let due_now = |driver: &mut Driver<'_>| driver.list.due(now) && driver.peek().is_some_and(|e| e.time() == now);
+        let due_now =
+            |driver: &mut Driver<'_>| driver.list.due(now) && driver.first().is_some_and(|(time, _)| time == now);
         // Asked before the pass: see the invariants.
         let plan = !due_now(&mut self.driver);
         self.kernel.start_due(&mut self.driver, plan)?;
@@ -709,7 +696,7 @@ impl<'a> Simulation<'a> {
             let text = format!("{skipped} wrong row(s) of the trace were left out (--skip-bad)");
             notes.push(Note { kind: NoteKind::Skipped, text });
         }
-        if self.driver.peek().is_none() && self.kernel.live() > 0 {
+        if self.driver.first().is_none() && self.kernel.live() > 0 {
             let text = format!(
                 "deadlock: {} session(s) wait and nothing is pending since {}",
                 self.kernel.live(),
