@@ -8,6 +8,7 @@ use std::thread;
 
 use clap::{Args, ValueEnum};
 use serq_lang::Settings;
+use serq_sim::Options;
 
 use crate::failure::Failure;
 
@@ -126,6 +127,19 @@ pub(crate) struct LimitFlags {
     /// Fail after this many seconds of real time
     #[arg(long, value_name = "SECONDS", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) max_wall: Option<f64>,
+}
+
+impl LimitFlags {
+    /// As a simulation takes them, without the limit on real time: that one is the watch's.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            exact: self.exact,
+            strict: self.strict,
+            max_events: self.max_events,
+            no_leap: self.no_leap,
+            ..Options::default()
+        }
+    }
 }
 
 /// How many runs at once.

@@ -7,9 +7,9 @@
 
 use clap::Args;
 use serq_sim::replicate::Figures;
+use serq_sim::simulate;
 use serq_sim::sweep::{SweepError, sweep};
 use serq_sim::trace::TraceFile;
-use serq_sim::{Options, simulate};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, MessageFlags, ProgramFlags, SettingFlags, binding};
@@ -114,13 +114,7 @@ impl Compare {
     }
 
     fn run(&self, sides: &[Side; 2]) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options {
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
-            ..Options::default()
-        };
+        let options = self.limits.options();
         let seeds = &self.seeds.0;
         let all = 2 * seeds.len();
         let watch = Watch::start(all, self.limits.max_wall)?;

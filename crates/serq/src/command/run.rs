@@ -105,14 +105,7 @@ impl Run {
         if let Some(folder) = &self.dump {
             dump::prepare(folder)?;
         }
-        let options = Options {
-            record: self.dump.is_some(),
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
-            slo: self.slo.clone(),
-        };
+        let options = Options { record: self.dump.is_some(), slo: self.slo.clone(), ..self.limits.options() };
         let mut timeline = match &self.timeline {
             Some(path) => Some(Timeline::create(path, &linked.program, span)?),
             None => None,

@@ -7,7 +7,7 @@ use clap::Args;
 use serq_sim::replicate::Figures;
 use serq_sim::sweep::{self, Axis, Cell, SweepError};
 use serq_sim::trace::TraceFile;
-use serq_sim::{Options, RunError, simulate};
+use serq_sim::{RunError, simulate};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
@@ -187,13 +187,7 @@ impl Sweep {
         seeds: &Seeds,
         state: Option<&RefCell<StateFile>>,
     ) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options {
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            no_leap: self.limits.no_leap,
-            ..Options::default()
-        };
+        let options = self.limits.options();
         let all = settings.len() * seeds.0.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let known = |cell: usize, seed: u64| state.and_then(|state| state.borrow().run(&settings[cell].label, seed));
