@@ -159,7 +159,8 @@ impl Kernel<'_> {
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
-        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE || self.evict_one_block(pool, extra) {
+        let over = self.pools[pool as usize].over_cap(extra);
+        if over <= TOLERANCE {
             return Ok(());
         }
         if self.pools[pool as usize].addressed.is_some() {
@@ -167,47 +168,20 @@ impl Kernel<'_> {
             return Ok(());
         }
         self.pools[pool as usize].evicting = true;
-        let done = self.evict_for(world, pool, extra);
+        let done = self.evict_entries(world, pool, extra, over);
         self.pools[pool as usize].evicting = false;
         done
     }
 
-    /// One block of the least recently released entry's tail, where that is all there is to
-    /// do: what a growth needs most times. Answers whether it was.
-    fn evict_one_block(&mut self, pool: u32, extra: f64) -> bool {
+    /// … as long as there are entries; so many units are over the cap.
+    fn evict_entries<W: World>(&mut self, world: &mut W, pool: u32, extra: f64, mut over: f64) -> Result<()> {
         let code = &self.code.pools[pool as usize];
-        let state = &mut self.pools[pool as usize];
-        let one = state.over_cap(extra) - state.quantum <= TOLERANCE;
-        if !one || !state.blocks || code.evict.is_some() || code.spill.is_some() {
-            return false;
-        }
-        let Some(first) = state.lru.first() else { return false };
-        let entry = &mut self.entries.slab[first as usize];
-        if entry.quanta <= 1.0 || self.instant_pieces >= PIECES_MAX {
-            return false;
-        }
-        entry.quanta -= 1.0;
-        state.cached.subtract(1.0);
-        state.counts.evicted_units += state.quantum;
-        self.instant_pieces += 1;
-        self.touch_pool(pool, CACHED);
-        true
-    }
-
-    fn evict_for<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
-        let code = &self.code.pools[pool as usize];
-        loop {
-            let state = &self.pools[pool as usize];
-            let over = state.over_cap(extra);
-            if over.is_nan() || over <= TOLERANCE {
-                return Ok(());
-            }
+        while over > TOLERANCE {
             let entry = match &code.evict {
-                None => state.lru.first(),
-                Some(keys) => self.least_entry(world, pool, keys),
+                None => self.pools[pool as usize].lru.first(),
+                Some(keys) => self.least_entry(world, pool, keys)?,
             };
-            let Some(entry) = entry else { return Ok(()) };
-            self.check_fault()?;
+            let Some(entry) = entry else { break };
             let whole = self.entries.quanta(entry);
             let state = &self.pools[pool as usize];
             let piece = if !state.blocks {
@@ -216,11 +190,13 @@ impl Kernel<'_> {
                 // Keys and spills look at every block by itself.
                 1.0
             } else {
-                ((over - TOLERANCE) / state.quantum).ceil().max(1.0)
+                state.quanta(over - TOLERANCE).max(1.0)
             }
             .min(whole);
             self.evict_piece(world, pool, entry, piece)?;
+            over = self.pools[pool as usize].over_cap(extra);
         }
+        Ok(())
     }
 
     fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
@@ -288,7 +264,12 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    fn least_entry<W: World>(&mut self, world: &mut W, pool: u32, keys: &[crate::expression::Expr]) -> Option<u32> {
+    fn least_entry<W: World>(
+        &mut self,
+        world: &mut W,
+        pool: u32,
+        keys: &[crate::expression::Expr],
+    ) -> Result<Option<u32>> {
         let mut best = std::mem::take(&mut self.keys_best);
         let mut tried = std::mem::take(&mut self.keys_tried);
         let mut least = None;
@@ -309,7 +290,8 @@ impl Kernel<'_> {
         }
         self.keys_best = best;
         self.keys_tried = tried;
-        least
+        self.check_fault()?;
+        Ok(least)
     }
 
     fn eval_of_entry<W: World>(
