@@ -15,6 +15,7 @@ use super::{figure, notes, page, table};
 use crate::drawing;
 use crate::number::{NOTHING, count, significant, with_interval};
 use crate::report::over_seeds::range;
+use crate::report::span;
 use crate::seeds::Seeds;
 
 /// A page that is being gathered for.
@@ -294,12 +295,10 @@ fn over_seeds(replication: &Replication) -> Markup {
 }
 
 fn heading(report: &Report) -> String {
-    let time = |value: f64| significant(value, 6);
-    let warmup = if report.warmup > 0.0 { format!(", warm-up {}", time(report.warmup)) } else { String::new() };
     let turns = if report.turns > 0 { format!(", {}", count(report.turns, "turn")) } else { String::new() };
     format!(
-        "time {}{warmup}, seed {} · {}{turns}, {} sessions live on average",
-        time(report.end),
+        "{}, seed {} · {}{turns}, {} sessions live on average",
+        span(report.end, report.warmup),
         report.seed,
         count(report.arrivals, "arrival"),
         short(report.mean_live)

@@ -9,6 +9,7 @@ use serq_sim::sweep::{Cell, Difference};
 
 use super::lines::{Csv, cell as csv_number};
 use super::over_seeds::{JsonSummary, range};
+use super::span;
 use super::text::wrapped;
 use crate::number::{NOTHING, signed, significant};
 use crate::seeds::Seeds;
@@ -106,14 +107,12 @@ impl Report<'_> {
     pub(crate) fn text(&self, width: usize) -> Result<String, String> {
         let values = self.values()?;
         let run = &self.program.run;
-        let time = |value: f64| significant(value, 6);
-        let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let many = self.seeds.0.len() > 1;
         let what = if many { "\nmedian and range over the seeds" } else { "" };
         let mut parts = vec![format!(
-            "{}   time {}{warmup}, {}{what}\n",
+            "{}   {}, {}{what}\n",
             self.program.name,
-            time(run.horizon.0),
+            span(run.horizon.0, run.warmup.0),
             self.seeds.words()
         )];
 

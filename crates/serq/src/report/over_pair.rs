@@ -7,6 +7,7 @@ use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Difference, Verdict};
 
 use super::over_cells::{JsonDifference, JsonValues, Pairs, head, label, note, pairs, words};
+use super::span;
 use super::text::wrapped;
 use crate::number::significant;
 use crate::seeds::Seeds;
@@ -175,10 +176,8 @@ impl Report<'_> {
         let mut table = Columns::new(4, ["", "", "", ""]);
         for side in &self.sides {
             let run = &side.program.run;
-            let time = |value: f64| significant(value, 6);
-            let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
-            let until = format!("time {}{warmup}", time(run.horizon.0));
-            table.row([side.letter.into(), side.file.into(), until, label(side.set)].into());
+            let span = span(run.horizon.0, run.warmup.0);
+            table.row([side.letter.into(), side.file.into(), span, label(side.set)].into());
         }
         let table = table.draw(usize::MAX);
         let lines: String = table.lines().skip(1).map(|line| format!("{}\n", line.trim_start())).collect();

@@ -9,6 +9,7 @@ use serq_sim::replicate::{FigureName, Part, Replication, Summary};
 use serq_sim::report::REPORT_SCHEMA;
 
 use super::lines::{Csv, cell};
+use super::span;
 use super::text::wrapped;
 use crate::number::{NOTHING, pair, significant, with_interval};
 use crate::precision::{JsonLook, Look};
@@ -37,10 +38,8 @@ impl Report<'_> {
     /// For a person.
     pub(crate) fn text(&self, width: usize, all_members: bool) -> String {
         let run = &self.program.run;
-        let time = |value: f64| significant(value, 6);
-        let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let seeds = Seeds(self.replication.seeds.clone()).words();
-        let mut parts = vec![format!("{}   time {}{warmup}, {seeds}\n", self.program.name, time(run.horizon.0))];
+        let mut parts = vec![format!("{}   {}, {seeds}\n", self.program.name, span(run.horizon.0, run.warmup.0))];
         let mut known = Columns::new(1, ["precision", "mean", "±95 %", "asked", ""]).left(4);
         for look in self.precision {
             known.row(look.words().into());
