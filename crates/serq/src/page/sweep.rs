@@ -7,7 +7,7 @@ use serq_sim::sweep::{Cell, Difference};
 use super::chart::{Axis, COLOURS, Chart, Curve};
 use super::{figure, notes, page, table};
 use crate::drawing;
-use crate::number::{NOTHING, signed, significant};
+use crate::number::{NOTHING, significant};
 use crate::report::over_cells::{self, Report};
 use crate::report::over_seeds::range;
 use crate::report::span;
@@ -158,14 +158,8 @@ fn differences(report: &Report<'_>, values: &[Vec<Vec<f64>>]) -> Markup {
                 if at == baseline {
                     row.extend([NOTHING.into(), String::new(), String::new()]);
                 } else {
-                    let difference = Difference::of(&values[at], &values[baseline]);
-                    let s = difference.summary;
-                    let interval = if s.ci.is_finite() {
-                        format!("({} … {})", signed(s.mean - s.ci, 3), signed(s.mean + s.ci, 3))
-                    } else {
-                        String::new()
-                    };
-                    row.extend([signed(s.mean, 3), interval, difference.words()]);
+                    let [by, interval, verdict, _] = over_cells::words(&Difference::of(&values[at], &values[baseline]));
+                    row.extend([by, interval, verdict]);
                 }
                 row
             })
