@@ -7,10 +7,10 @@
 
 use clap::Args;
 use serq_sim::replicate::Figures;
-use serq_sim::simulate;
 use serq_sim::sweep::{SweepError, sweep};
 use serq_sim::trace::TraceFile;
 
+use super::sweep::run_seed;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, MessageFlags, ProgramFlags, SettingFlags, binding};
 use crate::output;
@@ -119,12 +119,8 @@ impl Compare {
         let all = 2 * seeds.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let run = |at: usize, seed: u64| {
-            let mut program = sides[at].linked.program.clone();
-            program.run.seed = seed;
-            let horizon = program.run.horizon.0;
-            simulate(&program, sides[at].trace.as_ref(), &options, &mut watch.run(horizon))
-                .map(|outcome| Figures::from(&outcome.report))
-                .map_err(Box::new)
+            let Side { linked, trace, .. } = &sides[at];
+            run_seed(&linked.program, seed, trace.as_ref(), &options, &watch)
         };
         let mut done = 0;
         let mut firsts: [Option<Figures>; 2] = [None, None];

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use clap::Args;
+use serq_ir::Program;
 use serq_sim::replicate::Figures;
 use serq_sim::sweep::{self, Axis, Cell, SweepError};
 use serq_sim::trace::TraceFile;
-use serq_sim::{RunError, simulate};
+use serq_sim::{Options, RunError, simulate};
 
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
@@ -72,11 +73,6 @@ pub(crate) struct Sweep {
 struct Setting {
     linked: Linked,
     label: String,
-}
-
-/// Why a run has no figures.
-enum Stop {
-    Run(Box<RunError>),
 }
 
 impl Sweep {
@@ -196,16 +192,7 @@ impl Sweep {
             .filter(|&(cell, seed)| state.is_some_and(|state| state.borrow().has(&settings[cell].label, seed)))
             .count();
         watch.run_done(done, all);
-        let run = |cell: usize, seed: u64| {
-            let Setting { linked, .. } = &settings[cell];
-            let mut program = linked.program.clone();
-            program.run.seed = seed;
-            let horizon = program.run.horizon.0;
-            match simulate(&program, trace, &options, &mut watch.run(horizon)) {
-                Ok(outcome) => Ok(Figures::from(&outcome.report)),
-                Err(error) => Err(Stop::Run(Box::new(error))),
-            }
-        };
+        let run = |cell: usize, seed: u64| run_seed(&settings[cell].linked.program, seed, trace, &options, &watch);
         let mut refused = None;
         let mut told = |cell: usize, seed: u64, figures: &Figures| {
             done += 1;
@@ -224,15 +211,15 @@ impl Sweep {
             return Err(failure);
         }
         runs.map_err(|error| match error {
-            SweepError::Failed { error: Stop::Run(error), .. } if error.interrupted => {
+            SweepError::Failed { error, .. } if error.interrupted => {
                 let kept = match &self.resume {
                     Some(path) => format!(" and are kept in {}", path.display()),
                     None => String::from("; --resume FILE would keep them"),
                 };
                 watch.stopped(&format!("{done} of {all} runs are done{kept}"))
             }
-            SweepError::Failed { cell, seed, error: Stop::Run(error) } => {
-                let Setting { linked, label, .. } = &settings[cell];
+            SweepError::Failed { cell, seed, error } => {
+                let Setting { linked, label } = &settings[cell];
                 file.refuse_run(&linked.sources, &error, &format!("{label}, seed {seed}"))
             }
             SweepError::Asked => unreachable!("only a refusal asks"),
@@ -270,6 +257,20 @@ impl Sweep {
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];
         belongs_to(own.into_iter().chain(file.texts()))
     }
+}
+
+/// The figures of one program and seed.
+pub(super) fn run_seed(
+    program: &Program,
+    seed: u64,
+    trace: Option<&TraceFile>,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Figures, Box<RunError>> {
+    let mut program = program.clone();
+    program.run.seed = seed;
+    let outcome = simulate(&program, trace, options, &mut watch.run(program.run.horizon.0))?;
+    Ok(Figures::from(&outcome.report))
 }
 
 /// `name=a,b,c`; commas inside parentheses belong to their value.
