@@ -10,6 +10,7 @@ use serq_sim::replicate::Figures;
 use serq_sim::sweep::{SweepError, sweep};
 use serq_sim::trace::TraceFile;
 
+use super::refuse_stuck;
 use super::sweep::run_seed;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, MessageFlags, ProgramFlags, SettingFlags, binding};
@@ -94,11 +95,7 @@ impl Compare {
             figures: over_pair::Shared::of(&runs[0][0], &runs[1][0], &show),
         };
         output::print(&if self.json { report.json() } else { report.text(output::width()) })?;
-        let stuck = runs.iter().flatten().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", 2 * self.seeds.0.len())));
-        }
-        Ok(())
+        refuse_stuck(runs.iter().flatten())
     }
 
     fn side(&self, letter: &'static str, file: &str, own: &[(String, String)]) -> Result<Side, Failure> {

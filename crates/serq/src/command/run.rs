@@ -10,6 +10,7 @@ use serq_sim::replicate::{Figures, SeedError, replicate};
 use serq_sim::trace::TraceFile;
 use serq_sim::{Options, Outcome, RunError, simulate_recorded};
 
+use super::refuse_stuck;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
 use crate::page::{self, RunPage};
@@ -212,10 +213,7 @@ impl Run {
         } else {
             report.text(output::width(), self.all_members)
         })?;
-        let stuck = replication.runs.iter().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", replication.runs.len())));
-        }
+        refuse_stuck(&replication.runs)?;
         short.map_or(Ok(()), |sentence| Err(Failure::Failed(sentence)))
     }
 

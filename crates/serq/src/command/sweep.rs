@@ -10,6 +10,7 @@ use serq_sim::sweep::{self, Axis, Cell, SweepError};
 use serq_sim::trace::TraceFile;
 use serq_sim::{Options, RunError, simulate};
 
+use super::refuse_stuck;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
 use crate::output;
@@ -124,12 +125,7 @@ impl Sweep {
             page::write(path, &page::draw_sweep(&report).map_err(Failure::Failed)?)?;
         }
         output::print(&text.map_err(Failure::Failed)?)?;
-        let stuck = runs.iter().flatten().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            let all = cells.len() * seeds.0.len();
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {all} runs")));
-        }
-        Ok(())
+        refuse_stuck(runs.iter().flatten())
     }
 
     /// What can be refused before the file is opened.
