@@ -8,7 +8,7 @@ use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Cell, Difference};
 
 use super::lines::{Csv, cell as csv_number};
-use super::over_seeds::{JsonSummary, range};
+use super::over_seeds::{JsonSummary, SeedNote, range, seed_notes};
 use super::span;
 use super::text::wrapped;
 use crate::number::{NOTHING, signed, significant};
@@ -240,11 +240,7 @@ impl Report<'_> {
                     (head(column), JsonFigure { values: (&values[at][..]).into(), against })
                 })
                 .collect();
-            let notes = self.runs[at]
-                .iter()
-                .zip(&self.seeds.0)
-                .flat_map(|(run, &seed)| run.notes.iter().map(move |text| JsonNote { seed, text }))
-                .collect();
+            let notes = seed_notes(&self.runs[at], &self.seeds.0);
             JsonCell { set: Pairs(pairs(&self.cells[at])), figures: Pairs(figures), notes }
         };
         let json = Json {
@@ -283,7 +279,7 @@ struct Json<'a> {
 struct JsonCell<'a> {
     set: Pairs<'a, &'a str>,
     figures: Pairs<'a, JsonFigure>,
-    notes: Vec<JsonNote<'a>>,
+    notes: Vec<SeedNote<'a>>,
 }
 
 #[derive(Serialize)]
@@ -330,12 +326,6 @@ impl From<&Difference> for JsonDifference {
             verdict: difference.words(),
         }
     }
-}
-
-#[derive(Serialize)]
-struct JsonNote<'a> {
-    seed: u64,
-    text: &'a str,
 }
 
 /// An object in the order given.

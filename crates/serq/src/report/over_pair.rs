@@ -7,6 +7,7 @@ use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Difference, Verdict};
 
 use super::over_cells::{JsonDifference, JsonValues, Pairs, head, label, note, pairs, words};
+use super::over_seeds::{SeedNote, seed_notes};
 use super::span;
 use super::text::wrapped;
 use crate::number::significant;
@@ -193,10 +194,8 @@ impl Report<'_> {
             difference: (&row.difference()).into(),
         };
         let notes = self.sides.iter().flat_map(|side| {
-            let of = |(run, &seed): (&'_ Figures, &u64)| -> Vec<JsonNote> {
-                run.notes.iter().map(|text| JsonNote { program: side.letter, seed, text: text.clone() }).collect()
-            };
-            side.runs.iter().zip(&self.seeds.0).flat_map(of).collect::<Vec<_>>()
+            let notes = seed_notes(side.runs, &self.seeds.0).into_iter();
+            notes.map(|note| JsonNote { program: side.letter, note })
         });
         let [a, b] = &self.sides;
         let [only_a, only_b] = &self.figures.only;
@@ -225,7 +224,7 @@ struct Json<'a> {
     figures: Pairs<'a, JsonFigure>,
     only_a: Vec<&'a str>,
     only_b: Vec<&'a str>,
-    notes: Vec<JsonNote>,
+    notes: Vec<JsonNote<'a>>,
 }
 
 #[derive(Serialize)]
@@ -258,8 +257,8 @@ struct JsonFigure {
 }
 
 #[derive(Serialize)]
-struct JsonNote {
+struct JsonNote<'a> {
     program: &'static str,
-    seed: u64,
-    text: String,
+    #[serde(flatten)]
+    note: SeedNote<'a>,
 }

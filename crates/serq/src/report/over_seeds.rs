@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serq_ir::Program;
-use serq_sim::replicate::{FigureName, Part, Replication, Summary};
+use serq_sim::replicate::{FigureName, Figures, Part, Replication, Summary};
 use serq_sim::report::REPORT_SCHEMA;
 
 use super::lines::{Csv, cell};
@@ -135,13 +135,6 @@ impl Report<'_> {
         let run = &self.program.run;
         let summaries = self.replication.summaries();
         let named = |part: Part| ByName(&summaries, part);
-        let notes: Vec<SeedNote> = self
-            .replication
-            .runs
-            .iter()
-            .zip(&self.replication.seeds)
-            .flat_map(|(run, &seed)| run.notes.iter().map(move |text| SeedNote { seed, text }))
-            .collect();
         let json = Json {
             schema: REPORT_SCHEMA,
             serq_version: env!("CARGO_PKG_VERSION"),
@@ -158,7 +151,7 @@ impl Report<'_> {
             ttft: named(Part::Ttft),
             slo: named(Part::Slo),
             remarks: self.remarks,
-            notes,
+            notes: seed_notes(&self.replication.runs, &self.replication.seeds),
         };
         serde_json::to_string_pretty(&json).expect("names and numbers") + "\n"
     }
@@ -243,10 +236,17 @@ struct Json<'a> {
     notes: Vec<SeedNote<'a>>,
 }
 
+/// A note of one run.
 #[derive(Serialize)]
-struct SeedNote<'a> {
+pub(crate) struct SeedNote<'a> {
     seed: u64,
     text: &'a str,
+}
+
+/// All notes of runs, one a seed.
+pub(crate) fn seed_notes<'a>(runs: &'a [Figures], seeds: &[u64]) -> Vec<SeedNote<'a>> {
+    let of_run = |(run, &seed): (&'a Figures, &u64)| run.notes.iter().map(move |text| SeedNote { seed, text });
+    runs.iter().zip(seeds).flat_map(of_run).collect()
 }
 
 type Row<'a> = (&'a FigureName, Summary);
