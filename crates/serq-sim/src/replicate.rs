@@ -95,15 +95,14 @@ impl FigureName {
             Part::Observe | Part::Gauge | Part::Ttft => "mean",
             _ => "share",
         };
-        if self.part == Part::Ttft {
-            // Parts have everyday names: they are said with the word before them.
-            let rest = column.strip_prefix("ttft.").and_then(|rest| rest.strip_prefix(&self.name[..]));
-            return rest.is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main));
-        }
-        let of = |owner: &str| {
+        let of = |column: &str, owner: &str| {
             column.strip_prefix(owner).is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main))
         };
-        of(&self.name) || (self.index.is_some() && of(&self.owner()))
+        if self.part == Part::Ttft {
+            // Parts have everyday names: they are said with the word before them.
+            return column.strip_prefix("ttft.").is_some_and(|column| of(column, &self.name));
+        }
+        of(column, &self.name) || (self.index.is_some() && of(column, &self.owner()))
     }
 }
 
