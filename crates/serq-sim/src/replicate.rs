@@ -15,7 +15,6 @@
 //! - Tasks start in order. So when one fails, all before it have started, and the
 //!   error told is that of the first task that fails, on every machine.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -356,12 +355,6 @@ pub struct SeedError<E> {
     pub error: E,
 }
 
-impl<E: fmt::Display> fmt::Display for SeedError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}", self.seed, self.error)
-    }
-}
-
 /// Runs one program with many seeds on `jobs` threads.
 ///
 /// # Errors
@@ -530,7 +523,7 @@ mod tests {
                 _ => Ok(Figures::default()),
             };
             let error = replicate(&[10, 20, 30, 40, 50], jobs, run).unwrap_err();
-            assert_eq!(error.to_string(), "seed 30: slow trouble");
+            assert_eq!(error, SeedError { seed: 30, error: "slow trouble" });
         }
     }
 
