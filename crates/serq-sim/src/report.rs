@@ -326,6 +326,8 @@ pub enum NoteKind {
     Sketched,
     /// Wrong rows of the trace were left out.
     Skipped,
+    /// Too short a run for some of its figures.
+    Short,
 }
 
 /// A member as messages write it: `kv`, or `kv[3]` of a family.

@@ -21,7 +21,7 @@ use crate::seeds::Seeds;
 use crate::timeline::{self, Span, Timeline};
 use crate::transient::{self, Halves};
 use crate::watch::Watch;
-use crate::{dump, number, output};
+use crate::{dump, number, output, shortness};
 
 /// Seconds of real time a precision may take where --max-wall does not say. By judgement: long enough
 /// for most examples at 1 %, short enough to wait for.
@@ -134,10 +134,11 @@ impl Run {
         if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
             timeline.finish(path)?;
         }
-        let outcome = outcome.map_err(|error| match error.interrupted {
+        let mut outcome = outcome.map_err(|error| match error.interrupted {
             true => watch.stopped(&format!("at time {}", number::exact(error.time))),
             false => file.refuse_run(&linked.sources, &error, ""),
         })?;
+        outcome.report.notes.extend(shortness::note(&linked.program, &outcome.report));
         if let (Some(page), Some(path)) = (&page, &self.report) {
             page::write(path, &page.draw(&outcome.report, None))?;
         }
@@ -196,8 +197,9 @@ impl Run {
             let mut program = linked.program.clone();
             program.run.seed = replication.seeds[0];
             let watched = Some(page.recorder());
-            let outcome = simulate_recorded(&program, trace, options, watched, &mut |_, _| true)
+            let mut outcome = simulate_recorded(&program, trace, options, watched, &mut |_, _| true)
                 .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
+            outcome.report.notes.extend(shortness::note(&program, &outcome.report));
             page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
         }
         let report = over_seeds::Report {
