@@ -614,6 +614,41 @@ impl Expr {
     }
 }
 
+impl Stmt {
+    /// Visits the expressions this statement itself reads, its blocks' not.
+    pub fn each_expr<'s>(&'s self, visit: &mut dyn FnMut(&'s Expr)) {
+        match &self.kind {
+            StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => visit(value),
+            StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } => {}
+            StmtKind::Drop { pool } | StmtKind::Release { pool } => pool.member.iter().for_each(|m| visit(m)),
+            StmtKind::Hold(hold) => {
+                for grab in &hold.grabs {
+                    grab.pool.member.iter().for_each(|m| visit(m));
+                    visit(&grab.units);
+                    grab.reserve.iter().for_each(&mut *visit);
+                }
+                hold.reuse.iter().for_each(&mut *visit);
+                hold.cache.iter().for_each(&mut *visit);
+                hold.lease.iter().for_each(|l| visit(&l.time));
+            }
+            StmtKind::Grow { pool, units } | StmtKind::Load { pool, units } => {
+                pool.member.iter().for_each(|m| visit(m));
+                visit(units);
+            }
+            StmtKind::Run(run) => {
+                run.stages.iter().flat_map(|s| &s.member).for_each(|m| visit(m));
+                visit(&run.work);
+                run.growing.iter().flat_map(|p| &p.member).for_each(|m| visit(m));
+            }
+            StmtKind::Branch { test, .. } => visit(test),
+            StmtKind::Choose { count, keys, .. } => {
+                visit(count);
+                keys.iter().for_each(visit);
+            }
+        }
+    }
+}
+
 /// Visits every statement of a block, inner ones too.
 pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
     for stmt in block {

@@ -35,8 +35,7 @@ use std::cell::Cell;
 
 use index::Index;
 
-/// No block.
-const NONE: u32 = u32::MAX;
+use crate::lru::{Link, Linked, Lru};
 
 /// Most blocks a pool that shares prefixes has, referenced and cached.
 pub(crate) const BLOCKS_MAX: u32 = 1 << 22;
@@ -73,11 +72,20 @@ struct Block {
     identity: Option<Identity>,
     references: u32,
     /// Neighbours among the cached.
-    previous: u32,
-    next: u32,
+    link: Link,
 }
 
-const VACANT: Block = Block { identity: None, references: 0, previous: NONE, next: NONE };
+const VACANT: Block = Block { identity: None, references: 0, link: Link::LOOSE };
+
+impl Linked for Block {
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
 
 /// The blocks one share has.
 #[derive(Debug, Default)]
@@ -87,39 +95,20 @@ struct Table {
     told: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct BlockPool {
     blocks: Vec<Block>,
     index: Index,
     vacant: Vec<u32>,
-    /// Of the cached, the first and the last to be evicted.
-    oldest: u32,
-    newest: u32,
+    /// The cached, in the order of their last use.
+    lru: Lru,
     referenced: u32,
     cached: u32,
     tables: Vec<Table>,
     tables_free: Vec<u32>,
     /// Changes, and how many of them there were when it was last checked.
     changes: u64,
-    checked: Cell<u64>,
-}
-
-impl Default for BlockPool {
-    fn default() -> Self {
-        Self {
-            blocks: Vec::new(),
-            index: Index::default(),
-            vacant: Vec::new(),
-            oldest: NONE,
-            newest: NONE,
-            referenced: 0,
-            cached: 0,
-            tables: Vec::new(),
-            tables_free: Vec::new(),
-            changes: 0,
-            checked: Cell::new(u64::MAX),
-        }
-    }
+    checked: Cell<Option<u64>>,
 }
 
 impl BlockPool {
@@ -239,10 +228,7 @@ impl BlockPool {
 
     /// Evicts the cached block used longest ago; answers what it held.
     pub(crate) fn evict(&mut self) -> Option<Identity> {
-        let block = self.oldest;
-        if block == NONE {
-            return None;
-        }
+        let block = self.lru.first()?;
         let identity = self.blocks[block as usize].identity;
         self.vacate(block);
         identity
@@ -260,26 +246,12 @@ impl BlockPool {
     }
 
     fn append(&mut self, block: u32) {
-        self.blocks[block as usize].previous = self.newest;
-        self.blocks[block as usize].next = NONE;
-        match self.newest {
-            NONE => self.oldest = block,
-            newest => self.blocks[newest as usize].next = block,
-        }
-        self.newest = block;
+        self.lru.append(&mut self.blocks, block);
         self.cached += 1;
     }
 
     fn unlink(&mut self, block: u32) {
-        let Block { previous, next, .. } = self.blocks[block as usize];
-        match previous {
-            NONE => self.oldest = next,
-            previous => self.blocks[previous as usize].next = next,
-        }
-        match next {
-            NONE => self.newest = previous,
-            next => self.blocks[next as usize].previous = previous,
-        }
+        self.lru.unlink(&mut self.blocks, block);
         self.cached -= 1;
     }
 
@@ -294,7 +266,7 @@ impl BlockPool {
 
     /// Asserts the invariants. Walks everything, where anything changed since the last time.
     pub(crate) fn check(&self) {
-        if self.checked.replace(self.changes) == self.changes {
+        if self.checked.replace(Some(self.changes)) == Some(self.changes) {
             return;
         }
         let mut references = vec![0; self.blocks.len()];
@@ -324,14 +296,12 @@ impl BlockPool {
         }
         assert_eq!((referenced, cached), (self.referenced, self.cached), "blocks are counted");
         assert_eq!(self.index.len(), known, "what can be found is there");
-        let (mut at, mut previous, mut listed) = (self.oldest, NONE, 0);
-        while at != NONE {
-            let block = &self.blocks[at as usize];
-            assert!(block.references == 0 && !is_vacant[at as usize], "what is listed is cached");
-            assert_eq!(block.previous, previous, "the list goes both ways");
-            (previous, at, listed) = (at, block.next, listed + 1);
+        let mut listed = 0;
+        for at in self.lru.walk(&self.blocks) {
+            assert!(self.blocks[at as usize].references == 0 && !is_vacant[at as usize], "what is listed is cached");
+            listed += 1;
         }
-        assert_eq!((listed, previous), (self.cached, self.newest), "what is cached is listed");
+        assert_eq!(listed, self.cached, "what is cached is listed");
     }
 }
 

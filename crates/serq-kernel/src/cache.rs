@@ -13,26 +13,13 @@
 
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
+use crate::lru::{Link, Linked, Lru};
 use crate::pool::{CACHED, TOLERANCE, USED};
 use crate::session::{Status, compare};
 use crate::world::{Purpose, Result, World};
 
-const NONE: u32 = u32::MAX;
 /// Pieces evicted in one instant, at most.
 const PIECES_MAX: u32 = 1_000_000;
-
-/// The ends of a pool's list of entries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lru {
-    first: u32,
-    last: u32,
-}
-
-impl Default for Lru {
-    fn default() -> Self {
-        Self { first: NONE, last: NONE }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -40,10 +27,20 @@ pub(crate) struct Entry {
     pub(crate) quanta: f64,
     /// When its hold gave it back.
     released: f64,
-    previous: u32,
-    next: u32,
+    /// Neighbours in its pool.
+    link: Link,
     /// The owner's attributes at that release, where the pool's keys read any.
     snapshot: Option<Box<[f64]>>,
+}
+
+impl Linked for Entry {
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
 }
 
 /// All pools' entries.
@@ -58,46 +55,23 @@ impl Entries {
         self.slab[entry as usize].quanta
     }
 
-    fn insert(&mut self, entry: Entry) -> u32 {
-        if let Some(at) = self.free.pop() {
+    /// A new entry, the last of its pool's to be evicted.
+    fn append(&mut self, lru: &mut Lru, entry: Entry) -> u32 {
+        let at = if let Some(at) = self.free.pop() {
             self.slab[at as usize] = entry;
             at
         } else {
             self.slab.push(entry);
             (self.slab.len() - 1) as u32
-        }
-    }
-
-    fn append(&mut self, lru: &mut Lru, at: u32) {
-        self.slab[at as usize].previous = lru.last;
-        self.slab[at as usize].next = NONE;
-        match lru.last {
-            NONE => lru.first = at,
-            last => self.slab[last as usize].next = at,
-        }
-        lru.last = at;
-    }
-
-    fn unlink(&mut self, lru: &mut Lru, at: u32) {
-        let Entry { previous, next, .. } = self.slab[at as usize];
-        match previous {
-            NONE => lru.first = next,
-            previous => self.slab[previous as usize].next = next,
-        }
-        match next {
-            NONE => lru.last = previous,
-            next => self.slab[next as usize].previous = previous,
-        }
+        };
+        lru.append(&mut self.slab, at);
+        at
     }
 
     /// Σ of a pool's entries, walked; for the invariant's check.
     pub(crate) fn total(&self, lru: &Lru) -> f64 {
         let mut sum = crate::pool::ExactSum::default();
-        let mut at = lru.first;
-        while at != NONE {
-            sum.add(self.slab[at as usize].quanta);
-            at = self.slab[at as usize].next;
-        }
+        lru.walk(&self.slab).for_each(|at| sum.add(self.slab[at as usize].quanta));
         sum.value()
     }
 }
@@ -148,10 +122,9 @@ impl Kernel<'_> {
         self.drop_own_entry(session, pool);
         let snapshot =
             self.code.pools[pool as usize].snapshots.then(|| self.attributes_of(session).to_vec().into_boxed_slice());
-        let entry = Entry { owner: session, quanta, released: self.now, previous: NONE, next: NONE, snapshot };
-        let at = self.entries.insert(entry);
+        let entry = Entry { owner: session, quanta, released: self.now, link: Link::LOOSE, snapshot };
         let state = &mut self.pools[pool as usize];
-        self.entries.append(&mut state.lru, at);
+        let at = self.entries.append(&mut state.lru, entry);
         state.cached.add(quanta);
         self.sessions[session as usize].entries.push((pool, at));
         self.touch_pool(pool, CACHED);
@@ -177,7 +150,7 @@ impl Kernel<'_> {
     fn remove_entry(&mut self, pool: u32, entry: u32) {
         let state = &mut self.pools[pool as usize];
         state.cached.subtract(self.entries.quanta(entry));
-        self.entries.unlink(&mut state.lru, entry);
+        state.lru.unlink(&mut self.entries.slab, entry);
         self.entries.slab[entry as usize].snapshot = None;
         self.entries.free.push(entry);
         self.touch_pool(pool, CACHED);
@@ -186,7 +159,8 @@ impl Kernel<'_> {
     /// Evicts until what is allocated and cached, and `extra` quanta more, is within the cap.
     #[inline]
     pub(crate) fn evict<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
-        if self.pools[pool as usize].over_cap(extra) <= TOLERANCE {
+        let over = self.pools[pool as usize].over_cap(extra);
+        if over <= TOLERANCE {
             return Ok(());
         }
         if self.pools[pool as usize].addressed.is_some() {
@@ -194,7 +168,7 @@ impl Kernel<'_> {
             return Ok(());
         }
         self.pools[pool as usize].evicting = true;
-        let done = self.evict_for(world, pool, extra);
+        let done = self.evict_entries(world, pool, extra, over);
         self.pools[pool as usize].evicting = false;
         done
     }
@@ -217,11 +191,9 @@ impl Kernel<'_> {
         let over = state.over_cap(1.0);
         let mut changes = USED;
         if over > TOLERANCE {
-            if over - state.quantum > TOLERANCE || state.lru.first == NONE || self.instant_pieces >= PIECES_MAX {
-                return false;
-            }
-            let entry = &mut entries.slab[state.lru.first as usize];
-            if entry.quanta <= 1.0 {
+            let Some(entry) = state.lru.first() else { return false };
+            let entry = &mut entries.slab[entry as usize];
+            if over - state.quantum > TOLERANCE || entry.quanta <= 1.0 || self.instant_pieces >= PIECES_MAX {
                 return false;
             }
             entry.quanta -= 1.0;
@@ -240,19 +212,15 @@ impl Kernel<'_> {
         true
     }
 
-    fn evict_for<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
+    /// … as long as there are entries; so many units are over the cap.
+    fn evict_entries<W: World>(&mut self, world: &mut W, pool: u32, extra: f64, mut over: f64) -> Result<()> {
         let code = &self.code.pools[pool as usize];
-        loop {
-            let state = &self.pools[pool as usize];
-            let over = state.over_cap(extra);
-            if over.is_nan() || over <= TOLERANCE || state.lru.first == NONE {
-                return Ok(());
-            }
+        while over > TOLERANCE {
             let entry = match &code.evict {
-                None => state.lru.first,
-                Some(keys) => self.least_entry(world, pool, keys),
+                None => self.pools[pool as usize].lru.first(),
+                Some(keys) => self.least_entry(world, pool, keys)?,
             };
-            self.check_fault()?;
+            let Some(entry) = entry else { break };
             let whole = self.entries.quanta(entry);
             let state = &self.pools[pool as usize];
             let piece = if !state.blocks {
@@ -261,11 +229,13 @@ impl Kernel<'_> {
                 // Keys and spills look at every block by itself.
                 1.0
             } else {
-                ((over - TOLERANCE) / state.quantum).ceil().max(1.0)
+                state.quanta(over - TOLERANCE).max(1.0)
             }
             .min(whole);
             self.evict_piece(world, pool, entry, piece)?;
+            over = self.pools[pool as usize].over_cap(extra);
         }
+        Ok(())
     }
 
     fn evict_piece<W: World>(&mut self, world: &mut W, pool: u32, entry: u32, piece: f64) -> Result<()> {
@@ -324,38 +294,43 @@ impl Kernel<'_> {
             let own = self.own_entry(owner, pool).map_or(0.0, |entry| self.entries.quanta(entry));
             self.keep(owner, pool, own + quanta);
         } else {
-            let entry = Entry { owner, quanta, released: self.now, previous: NONE, next: NONE, snapshot: None };
-            let at = self.entries.insert(entry);
+            let entry = Entry { owner, quanta, released: self.now, link: Link::LOOSE, snapshot: None };
             let state = &mut self.pools[pool as usize];
-            self.entries.append(&mut state.lru, at);
+            self.entries.append(&mut state.lru, entry);
             state.cached.add(quanta);
             self.touch_pool(pool, CACHED);
         }
         Ok(())
     }
 
-    fn least_entry<W: World>(&mut self, world: &mut W, pool: u32, keys: &[crate::expression::Expr]) -> u32 {
+    fn least_entry<W: World>(
+        &mut self,
+        world: &mut W,
+        pool: u32,
+        keys: &[crate::expression::Expr],
+    ) -> Result<Option<u32>> {
         let mut best = std::mem::take(&mut self.keys_best);
         let mut tried = std::mem::take(&mut self.keys_tried);
-        let mut least = NONE;
+        let mut least = None;
         // In order of release, so that a tie goes to the one released first.
-        let mut at = self.pools[pool as usize].lru.first;
-        while at != NONE {
+        let mut next = self.pools[pool as usize].lru.first();
+        while let Some(at) = next {
             tried.clear();
             let size = self.pools[pool as usize].units(self.entries.quanta(at));
             for key in keys {
                 let value = self.eval_of_entry(world, pool, at, size, key);
                 tried.push(value);
             }
-            if least == NONE || compare(&tried, &best).is_lt() {
-                least = at;
+            if least.is_none() || compare(&tried, &best).is_lt() {
+                least = Some(at);
                 std::mem::swap(&mut best, &mut tried);
             }
-            at = self.entries.slab[at as usize].next;
+            next = self.entries.slab[at as usize].link.next();
         }
         self.keys_best = best;
         self.keys_tried = tried;
-        least
+        self.check_fault()?;
+        Ok(least)
     }
 
     fn eval_of_entry<W: World>(

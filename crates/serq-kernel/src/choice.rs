@@ -304,7 +304,15 @@ impl Kernel<'_> {
         let mut chosen = self.choices[id as usize].winners[1];
         own.iter().for_each(|&candidate| self.choices[id as usize].place(candidate, true));
         if !own.is_empty() {
-            chosen = self.best_of(world, slot, code, chosen, &own)?;
+            if chosen != NONE {
+                own.push(chosen);
+            }
+            own.sort_unstable();
+            let (best, comparable) = self.best_of(world, slot, code, own);
+            if !comparable {
+                return None;
+            }
+            chosen = best;
         }
         debug_assert_eq!(chosen, self.scan(world, slot, code, tracked.count), "the scan chooses the same");
         Some(chosen)
@@ -328,45 +336,26 @@ impl Kernel<'_> {
         self.choices[id as usize].marked = marked;
     }
 
-    /// The first of the best of these candidates, by all keys; none where one is NaN.
+    /// Looks at every candidate.
+    pub(crate) fn scan<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode, count: u32) -> u32 {
+        self.best_of(world, slot, code, 0..count).0
+    }
+
+    /// Of these candidates, in order, the first of the best by all keys; 0 where there are none.
+    /// And whether no key was NaN: with one, who is best depends on who else is looked at.
     fn best_of<W: World>(
         &mut self,
         world: &mut W,
         slot: u32,
         code: &ChoiceCode,
-        winner: u32,
-        own: &[u32],
-    ) -> Option<u32> {
+        candidates: impl IntoIterator<Item = u32>,
+    ) -> (u32, bool) {
         let mut best = std::mem::take(&mut self.keys_best);
         let mut tried = std::mem::take(&mut self.keys_tried);
-        let mut chosen = NONE;
+        let mut chosen = None;
         let mut comparable = true;
-        for &candidate in std::iter::once(&winner).chain(own) {
-            if candidate == NONE {
-                continue;
-            }
-            self.set_attribute(slot, code.attribute, f64::from(candidate));
-            tried.clear();
-            self.eval_keys(world, &code.keys, &Frame::session(slot), &mut tried);
-            comparable &= !tried.iter().any(|key| key.is_nan());
-            let equal_and_lower = candidate < chosen && !precedes(&best, &tried);
-            if chosen == NONE || precedes(&tried, &best) || equal_and_lower {
-                chosen = candidate;
-                std::mem::swap(&mut best, &mut tried);
-            }
-        }
-        self.keys_best = best;
-        self.keys_tried = tried;
-        comparable.then_some(chosen)
-    }
-
-    /// Looks at every candidate.
-    pub(crate) fn scan<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode, count: u32) -> u32 {
-        let mut best = std::mem::take(&mut self.keys_best);
-        let mut tried = std::mem::take(&mut self.keys_tried);
-        let mut chosen = 0;
         let frame = Frame::session(slot);
-        for candidate in 0..count {
+        for candidate in candidates {
             tried.clear();
             if let Some(keys) = code.keys_of_each.get(candidate as usize) {
                 self.eval_keys(world, keys, &frame, &mut tried);
@@ -374,13 +363,14 @@ impl Kernel<'_> {
                 self.set_attribute(slot, code.attribute, f64::from(candidate));
                 self.eval_keys(world, &code.keys, &frame, &mut tried);
             }
-            if candidate == 0 || precedes(&tried, &best) {
-                chosen = candidate;
+            comparable &= !tried.iter().any(|key| key.is_nan());
+            if chosen.is_none() || precedes(&tried, &best) {
+                chosen = Some(candidate);
                 std::mem::swap(&mut best, &mut tried);
             }
         }
         self.keys_best = best;
         self.keys_tried = tried;
-        chosen
+        (chosen.unwrap_or(0), comparable)
     }
 }

@@ -234,10 +234,12 @@ impl<'p> Kernel<'p> {
         let mut units = std::mem::take(&mut self.header_units);
         units.clear();
         let mut fits = true;
-        let mut reuse = None;
-        if self.code.shares_prefixes {
-            reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
-        }
+        let read_reuse = |kernel: &Self, world: &mut W| {
+            let reuse = hold.reuse.as_ref()?;
+            Some(kernel.eval(world, reuse, &frame))
+        };
+        // Where prefixes are shared the fit depends on it, else only the admission does.
+        let reuse = if self.code.shares_prefixes { read_reuse(self, world) } else { None };
         for (at, grab) in hold.grabs.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
             let wanted = self.amount(world, slot, &grab.units, &frame, "units")?;
@@ -254,7 +256,7 @@ impl<'p> Kernel<'p> {
             fits &= self.pools[pool as usize].fits(room - there);
         }
         if fits {
-            let reuse = hold.reuse.as_ref().map(|reuse| self.eval(world, reuse, &frame));
+            let reuse = reuse.or_else(|| read_reuse(self, world));
             self.check_fault()?;
             self.admit(world, slot, pool, hold, &units, reuse)?;
         }

@@ -16,6 +16,7 @@ mod index_set;
 mod kernel;
 mod leap;
 mod lease;
+mod lru;
 mod operation;
 mod pool;
 mod preemption;

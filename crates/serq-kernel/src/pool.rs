@@ -17,8 +17,8 @@
 use std::collections::VecDeque;
 
 use crate::block_pool::BlockPool;
-use crate::cache::Lru;
 use crate::code::PoolCode;
+use crate::lru::Lru;
 
 /// Absolute tolerance of every comparison of amounts.
 pub(crate) const TOLERANCE: f64 = 1e-9;
@@ -40,6 +40,7 @@ pub(crate) struct Pool {
     pub(crate) used: ExactSum,
     pub(crate) holders: u32,
     pub(crate) cached: ExactSum,
+    /// Its entries, in order of release.
     pub(crate) lru: Lru,
     /// Its blocks, where prefixes are shared; `used` and `cached` count them.
     pub(crate) addressed: Option<BlockPool>,

@@ -46,39 +46,6 @@ pub(crate) fn reads_state(e: &Expr) -> bool {
     })
 }
 
-/// Calls a function for the expressions a statement itself reads, its blocks' not.
-fn own_exprs<'s>(stmt: &'s ir::Stmt, f: &mut dyn FnMut(&'s Expr)) {
-    match &stmt.kind {
-        StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => f(value),
-        StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } => {}
-        StmtKind::Drop { pool } | StmtKind::Release { pool } => pool.member.iter().for_each(|m| f(m)),
-        StmtKind::Hold(hold) => {
-            for grab in &hold.grabs {
-                grab.pool.member.iter().for_each(|m| f(m));
-                f(&grab.units);
-                grab.reserve.iter().for_each(&mut *f);
-            }
-            hold.reuse.iter().for_each(&mut *f);
-            hold.cache.iter().for_each(&mut *f);
-            hold.lease.iter().for_each(|l| f(&l.time));
-        }
-        StmtKind::Grow { pool, units } | StmtKind::Load { pool, units } => {
-            pool.member.iter().for_each(|m| f(m));
-            f(units);
-        }
-        StmtKind::Run(run) => {
-            run.stages.iter().flat_map(|s| &s.member).for_each(|m| f(m));
-            f(&run.work);
-            run.growing.iter().flat_map(|p| &p.member).for_each(|m| f(m));
-        }
-        StmtKind::Branch { test, .. } => f(test),
-        StmtKind::Choose { count, keys, .. } => {
-            f(count);
-            keys.iter().for_each(f);
-        }
-    }
-}
-
 /// Constant amounts, and what acts on a hold from outside of it.
 struct Amounts<'l, 'a> {
     linker: &'l mut Linker<'a>,
@@ -267,7 +234,7 @@ impl Amounts<'_, '_> {
         fn reads(block: &[ir::Stmt], found: &mut Option<ir::Place>) {
             for s in block {
                 let mut here = false;
-                own_exprs(s, &mut |e| {
+                s.each_expr(&mut |e| {
                     here |= e.any(&|e| matches!(e, Expr::Attribute(a) if *a == BuiltIn::Cached as u32));
                 });
                 if here && found.is_none() {

@@ -15,7 +15,6 @@
 //! - Tasks start in order. So when one fails, all before it have started, and the
 //!   error told is that of the first task that fails, on every machine.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -95,15 +94,14 @@ impl FigureName {
             Part::Observe | Part::Gauge | Part::Ttft => "mean",
             _ => "share",
         };
-        if self.part == Part::Ttft {
-            // Parts have everyday names: they are said with the word before them.
-            let rest = column.strip_prefix("ttft.").and_then(|rest| rest.strip_prefix(&self.name[..]));
-            return rest.is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main));
-        }
-        let of = |owner: &str| {
+        let of = |column: &str, owner: &str| {
             column.strip_prefix(owner).is_some_and(|rest| ends(rest) || (rest.is_empty() && self.figure == main))
         };
-        of(&self.name) || (self.index.is_some() && of(&self.owner()))
+        if self.part == Part::Ttft {
+            // Parts have everyday names: they are said with the word before them.
+            return column.strip_prefix("ttft.").is_some_and(|column| of(column, &self.name));
+        }
+        of(column, &self.name) || (self.index.is_some() && of(column, &self.owner()))
     }
 }
 
@@ -357,12 +355,6 @@ pub struct SeedError<E> {
     pub error: E,
 }
 
-impl<E: fmt::Display> fmt::Display for SeedError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}", self.seed, self.error)
-    }
-}
-
 /// Runs one program with many seeds on `jobs` threads.
 ///
 /// # Errors
@@ -531,7 +523,7 @@ mod tests {
                 _ => Ok(Figures::default()),
             };
             let error = replicate(&[10, 20, 30, 40, 50], jobs, run).unwrap_err();
-            assert_eq!(error.to_string(), "seed 30: slow trouble");
+            assert_eq!(error, SeedError { seed: 30, error: "slow trouble" });
         }
     }
 

@@ -42,10 +42,10 @@ pub struct Report {
     #[serde(serialize_with = "figure")]
     pub mean_live: f64,
     /// Observations in program order.
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "observes_by_name")]
     pub observes: Vec<Observe>,
     /// Gauges in program order.
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "gauges_by_name")]
     pub gauges: Vec<Gauge>,
     /// One row a member, declaration order.
     pub stages: Vec<Stage>,
@@ -326,6 +326,8 @@ pub enum NoteKind {
     Sketched,
     /// Wrong rows of the trace were left out.
     Skipped,
+    /// Too short a run for some of its figures.
+    Short,
 }
 
 /// A member as messages write it: `kv`, or `kv[3]` of a family.
@@ -338,24 +340,14 @@ fn figure<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> 
     if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }
 }
 
-trait Named: Serialize {
-    fn name(&self) -> &str;
-}
-impl Named for Observe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-impl Named for Gauge {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
 fn by_word<S: Serializer>(rows: &[(&'static str, TtftPart)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(rows.iter().map(|(word, row)| (word, row)))
 }
 
-fn by_name<T: Named, S: Serializer>(rows: &[T], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(rows.iter().map(|row| (row.name(), row)))
+fn observes_by_name<S: Serializer>(rows: &[Observe], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rows.iter().map(|row| (&row.name, row)))
+}
+
+fn gauges_by_name<S: Serializer>(rows: &[Gauge], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rows.iter().map(|row| (&row.name, row)))
 }

@@ -10,8 +10,6 @@
 //! in both members of a pair and leaves with the difference (common random numbers;
 //! Law, "Simulation Modeling and Analysis", §11.2).
 
-use std::fmt;
-
 use crate::replicate::{Figures, Stopped, Summary, in_order};
 
 /// One setting and the values it takes.
@@ -90,15 +88,6 @@ pub enum SweepError<E> {
     },
     /// `done` answered no.
     Asked,
-}
-
-impl<E: fmt::Display> fmt::Display for SweepError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed { cell, seed, error } => write!(f, "cell {cell}, seed {seed}: {error}"),
-            Self::Asked => f.write_str("stopped"),
-        }
-    }
 }
 
 /// Runs every (cell, seed) on `jobs` threads; answers one row of runs a cell.

@@ -8,7 +8,7 @@ use std::thread;
 
 use clap::{Args, ValueEnum};
 use serq_lang::Settings;
-use serq_sim::Steps;
+use serq_sim::{Options, Steps};
 
 use crate::failure::Failure;
 
@@ -130,8 +130,15 @@ pub(crate) struct LimitFlags {
 }
 
 impl LimitFlags {
-    pub(crate) fn steps(&self) -> Steps {
-        if self.no_leap { Steps::Singly } else { Steps::Leaps }
+    /// As a simulation takes them, without the limit on real time: that one is the watch's.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            exact: self.exact,
+            strict: self.strict,
+            max_events: self.max_events,
+            steps: if self.no_leap { Steps::Singly } else { Steps::Leaps },
+            ..Options::default()
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod program_file;
 mod report;
 mod resume;
 mod seeds;
+mod shortness;
 mod table;
 mod timeline;
 mod transient;

@@ -257,7 +257,7 @@ fn shortfall(looks: &[Look], seeds: usize, wanted: usize, watch: &Watch, full: b
 }
 
 /// To two digits, because an estimate is no better.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.1e}").parse().expect("a printed number reads back")
 }
 

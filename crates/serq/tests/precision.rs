@@ -1,6 +1,8 @@
-//! `serq run` over many seeds: as many as `--precision` takes, and whether their warm-up is too short.
+//! How sure figures are: many seeds, as many as `--precision` takes, and what is too short, their
+//! warm-up or a single run.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -122,4 +124,83 @@ fn a_start_up_is_noted_and_gone_with_a_warm_up() {
     assert!(cold.contains("note: observe sojourn: mean ") && cold.contains("--warmup 50 --horizon 150"), "{cold}");
     let warm = run(["--horizon", "1100", "--warmup", "1000"]);
     assert!(!warm.contains("note: observe"), "{warm}");
+}
+
+/// The note that a run is too short, if there is one; with a program on standard input.
+fn noted(arguments: &[&str], program: &str) -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_serq"));
+    let mut child = command.args(arguments).arg("--json").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // A run that reads a file does not wait for its input.
+    let _ = child.stdin.take().unwrap().write_all(program.as_bytes());
+    let report: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    let notes = report["notes"].as_array().unwrap();
+    let short = notes.iter().find(|note| note["kind"] == "short")?;
+    Some(short["text"].as_str().unwrap().to_owned())
+}
+
+/// One customer a time unit and a desk twice as fast. 100 samples have a p99, 99 have not.
+#[test]
+fn a_run_of_fewer_than_a_hundred_samples_is_noted() {
+    let run = |arrivals: &str| {
+        let load = ["--set", "lambda=1", "--set", "mu=2", "--warmup", "0", "--horizon", "1e4"];
+        noted(&[&RUN[..2], &load, &["--arrivals", arrivals]].concat(), "")
+    };
+    // 99 × 100 / 99 and a tenth more.
+    let few = "too short a run: fewer than 100 samples of sojourn (99); try --arrivals 110, or --seeds 1..20";
+    assert_eq!(run("99").as_deref(), Some(few));
+    assert_eq!(run("100"), None);
+    // 40 samples are the first that have an interval: the count is what is told of them.
+    assert!(run("40").unwrap().contains("sojourn (40); try --arrivals 110,"));
+}
+
+#[test]
+fn a_run_whose_interval_is_wide_is_noted_and_the_longer_one_tried_is_not() {
+    let arguments = |horizon| [&RUN[..2], &["--set", "lambda=0.9", "--warmup", "100", "--horizon", horizon]].concat();
+    let wide = noted(&arguments("1000"), "").unwrap();
+    let report = json(&[&arguments("1000")[..], &["--json"]].concat());
+    let sojourn = &report["observes"]["sojourn"];
+    let share = number(&sojourn["ci"]) / number(&sojourn["mean"]);
+    assert!(share > 0.25 && number(&sojourn["count"]) >= 100.0, "{sojourn}");
+    let told = format!("an interval above 25 % of the mean: sojourn (±{:.0} %); try --horizon ", 100.0 * share);
+    assert!(wide.contains(&told), "{wide}");
+    // A half-width falls with the root of the counted time.
+    let horizon = wide.split("--horizon ").nth(1).unwrap().split(',').next().unwrap();
+    let expected = 1.1 * (100.0 + 900.0 * (share / 0.25).powi(2));
+    assert!((horizon.parse::<f64>().unwrap() / expected - 1.0).abs() < 0.05, "{horizon}, not {expected}");
+    assert_eq!(noted(&arguments(horizon), ""), None);
+}
+
+/// What a program notes in which sessions come by some law and observe some value.
+fn noted_of(law: &str, value: &str) -> Option<String> {
+    let program = format!(
+        "stage pause : delay;\nworkload {{ arrive {law}; }}\nsession {{ run pause (1); observe x = {value}; end; }}\nrun {{ horizon 20; }}\n"
+    );
+    noted(&["run", "-"], &program)
+}
+
+#[test]
+fn a_scene_is_as_long_as_it_is_meant_to_be() {
+    for (law, value) in [("batch(6)", "~exp(1)"), ("renewal(2)", "now"), ("closed(3)", "now")] {
+        assert_eq!(noted_of(law, value), None, "{law}");
+    }
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/trace/replay.sq");
+    assert_eq!(noted(&["run", trace], ""), None);
+    for (law, value) in [
+        ("poisson(1)", "now"),
+        ("poisson(0) for 1, (1)", "now"),
+        ("bursts(2) for 3, (1) for 3", "now"),
+        ("renewal(~exp(2))", "now"),
+        ("renewal(2)", "~exp(1)"),
+        ("closed(3)", "~exp(1)"),
+    ] {
+        let note = noted_of(law, value).unwrap();
+        assert!(note.contains("fewer than 100 samples of x (") && note.contains("try --horizon "), "{law}: {note}");
+    }
+}
+
+#[test]
+fn equal_samples_need_no_others_and_nobody_waits_for_those_who_do_not_come() {
+    assert_eq!(noted_of("poisson(1)", "0.1"), None);
+    let note = noted_of("poisson(1) for 20", "~exp(1)").unwrap();
+    assert!(note.ends_with("); try --seeds 1..20"), "{note}");
 }

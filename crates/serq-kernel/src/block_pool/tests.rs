@@ -90,10 +90,8 @@ impl Pair {
         assert_eq!(self.pool.referenced() as usize, referenced);
         assert_eq!(self.pool.cached() as usize, self.model.unused.len());
         // Cached blocks in the order of eviction.
-        let mut at = self.pool.oldest;
-        for &copy in &self.model.unused {
+        for (at, &copy) in self.pool.lru.walk(&self.pool.blocks).zip(&self.model.unused) {
             assert_eq!(self.pool.blocks[at as usize].identity, self.model.all[copy].holds);
-            at = self.pool.blocks[at as usize].next;
         }
         for &identity in &self.known {
             let (here, there) = (self.pool.find(identity), self.model.find(identity));

@@ -9,8 +9,9 @@ use clap::Args;
 use serq_sim::replicate::Figures;
 use serq_sim::sweep::{SweepError, sweep};
 use serq_sim::trace::TraceFile;
-use serq_sim::{Options, simulate};
 
+use super::refuse_stuck;
+use super::sweep::run_seed;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, MessageFlags, ProgramFlags, SettingFlags, binding};
 use crate::output;
@@ -94,11 +95,7 @@ impl Compare {
             figures: over_pair::Shared::of(&runs[0][0], &runs[1][0], &show),
         };
         output::print(&if self.json { report.json() } else { report.text(output::width()) })?;
-        let stuck = runs.iter().flatten().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", 2 * self.seeds.0.len())));
-        }
-        Ok(())
+        refuse_stuck(runs.iter().flatten())
     }
 
     fn side(&self, letter: &'static str, file: &str, own: &[(String, String)]) -> Result<Side, Failure> {
@@ -114,23 +111,13 @@ impl Compare {
     }
 
     fn run(&self, sides: &[Side; 2]) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options {
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            steps: self.limits.steps(),
-            ..Options::default()
-        };
+        let options = self.limits.options();
         let seeds = &self.seeds.0;
         let all = 2 * seeds.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let run = |at: usize, seed: u64| {
-            let mut program = sides[at].linked.program.clone();
-            program.run.seed = seed;
-            let horizon = program.run.horizon.0;
-            simulate(&program, sides[at].trace.as_ref(), &options, &mut watch.run(horizon))
-                .map(|outcome| Figures::from(&outcome.report))
-                .map_err(Box::new)
+            let Side { linked, trace, .. } = &sides[at];
+            run_seed(&linked.program, seed, trace.as_ref(), &options, &watch)
         };
         let mut done = 0;
         let mut firsts: [Option<Figures>; 2] = [None, None];

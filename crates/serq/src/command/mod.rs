@@ -10,3 +10,16 @@ pub(crate) mod ir;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod sweep;
+
+use serq_sim::replicate::Figures;
+
+use crate::failure::Failure;
+
+/// Many runs that were reported are a failure if sessions were preempted for ever in one of them.
+fn refuse_stuck<'a>(runs: impl IntoIterator<Item = &'a Figures>) -> Result<(), Failure> {
+    let stuck: Vec<bool> = runs.into_iter().map(|run| run.stuck).collect();
+    match stuck.iter().filter(|&&stuck| stuck).count() {
+        0 => Ok(()),
+        count => Err(Failure::Failed(format!("sessions are stuck in {count} of {} runs", stuck.len()))),
+    }
+}

@@ -10,6 +10,7 @@ use serq_sim::replicate::{Figures, SeedError, replicate};
 use serq_sim::trace::TraceFile;
 use serq_sim::{Options, Outcome, RunError, simulate_recorded};
 
+use super::refuse_stuck;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, limit, not_negative};
 use crate::page::{self, RunPage};
@@ -20,7 +21,7 @@ use crate::seeds::Seeds;
 use crate::timeline::{self, Span, Timeline};
 use crate::transient::{self, Halves};
 use crate::watch::Watch;
-use crate::{dump, number, output};
+use crate::{dump, number, output, shortness};
 
 /// Seconds of real time a precision may take where --max-wall does not say. By judgement: long enough
 /// for most examples at 1 %, short enough to wait for.
@@ -105,14 +106,7 @@ impl Run {
         if let Some(folder) = &self.dump {
             dump::prepare(folder)?;
         }
-        let options = Options {
-            record: self.dump.is_some(),
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            steps: self.limits.steps(),
-            slo: self.slo.clone(),
-        };
+        let options = Options { record: self.dump.is_some(), slo: self.slo.clone(), ..self.limits.options() };
         let mut timeline = match &self.timeline {
             Some(path) => Some(Timeline::create(path, &linked.program, span)?),
             None => None,
@@ -140,10 +134,11 @@ impl Run {
         if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
             timeline.finish(path)?;
         }
-        let outcome = outcome.map_err(|error| match error.interrupted {
+        let mut outcome = outcome.map_err(|error| match error.interrupted {
             true => watch.stopped(&format!("at time {}", number::exact(error.time))),
             false => file.refuse_run(&linked.sources, &error, ""),
         })?;
+        outcome.report.notes.extend(shortness::note(&linked.program, &outcome.report));
         if let (Some(page), Some(path)) = (&page, &self.report) {
             page::write(path, &page.draw(&outcome.report, None))?;
         }
@@ -202,8 +197,9 @@ impl Run {
             let mut program = linked.program.clone();
             program.run.seed = replication.seeds[0];
             let watched = Some(page.recorder());
-            let outcome = simulate_recorded(&program, trace, options, watched, &mut |_, _| true)
+            let mut outcome = simulate_recorded(&program, trace, options, watched, &mut |_, _| true)
                 .map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
+            outcome.report.notes.extend(shortness::note(&program, &outcome.report));
             page::write(path, &page.draw(&outcome.report, Some(&replication)))?;
         }
         let report = over_seeds::Report {
@@ -219,10 +215,7 @@ impl Run {
         } else {
             report.text(output::width(), self.all_members)
         })?;
-        let stuck = replication.runs.iter().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {} runs", replication.runs.len())));
-        }
+        refuse_stuck(&replication.runs)?;
         short.map_or(Ok(()), |sentence| Err(Failure::Failed(sentence)))
     }
 

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use clap::Args;
+use serq_ir::Program;
 use serq_sim::replicate::Figures;
 use serq_sim::sweep::{self, Axis, Cell, SweepError};
 use serq_sim::trace::TraceFile;
 use serq_sim::{Options, RunError, simulate};
 
+use super::refuse_stuck;
 use crate::failure::Failure;
 use crate::flags::{JobFlags, LimitFlags, ProgramFlags, binding};
 use crate::output;
@@ -74,11 +76,6 @@ struct Setting {
     label: String,
 }
 
-/// Why a run has no figures.
-enum Stop {
-    Run(Box<RunError>),
-}
-
 impl Sweep {
     /// Runs and prints.
     pub(crate) fn execute(self) -> Result<(), Failure> {
@@ -128,12 +125,7 @@ impl Sweep {
             page::write(path, &page::draw_sweep(&report).map_err(Failure::Failed)?)?;
         }
         output::print(&text.map_err(Failure::Failed)?)?;
-        let stuck = runs.iter().flatten().filter(|run| run.stuck).count();
-        if stuck > 0 {
-            let all = cells.len() * seeds.0.len();
-            return Err(Failure::Failed(format!("sessions are stuck in {stuck} of {all} runs")));
-        }
-        Ok(())
+        refuse_stuck(runs.iter().flatten())
     }
 
     /// What can be refused before the file is opened.
@@ -187,13 +179,7 @@ impl Sweep {
         seeds: &Seeds,
         state: Option<&RefCell<StateFile>>,
     ) -> Result<Vec<Vec<Figures>>, Failure> {
-        let options = Options {
-            exact: self.limits.exact,
-            strict: self.limits.strict,
-            max_events: self.limits.max_events,
-            steps: self.limits.steps(),
-            ..Options::default()
-        };
+        let options = self.limits.options();
         let all = settings.len() * seeds.0.len();
         let watch = Watch::start(all, self.limits.max_wall)?;
         let known = |cell: usize, seed: u64| state.and_then(|state| state.borrow().run(&settings[cell].label, seed));
@@ -202,16 +188,7 @@ impl Sweep {
             .filter(|&(cell, seed)| state.is_some_and(|state| state.borrow().has(&settings[cell].label, seed)))
             .count();
         watch.run_done(done, all);
-        let run = |cell: usize, seed: u64| {
-            let Setting { linked, .. } = &settings[cell];
-            let mut program = linked.program.clone();
-            program.run.seed = seed;
-            let horizon = program.run.horizon.0;
-            match simulate(&program, trace, &options, &mut watch.run(horizon)) {
-                Ok(outcome) => Ok(Figures::from(&outcome.report)),
-                Err(error) => Err(Stop::Run(Box::new(error))),
-            }
-        };
+        let run = |cell: usize, seed: u64| run_seed(&settings[cell].linked.program, seed, trace, &options, &watch);
         let mut refused = None;
         let mut told = |cell: usize, seed: u64, figures: &Figures| {
             done += 1;
@@ -230,15 +207,15 @@ impl Sweep {
             return Err(failure);
         }
         runs.map_err(|error| match error {
-            SweepError::Failed { error: Stop::Run(error), .. } if error.interrupted => {
+            SweepError::Failed { error, .. } if error.interrupted => {
                 let kept = match &self.resume {
                     Some(path) => format!(" and are kept in {}", path.display()),
                     None => String::from("; --resume FILE would keep them"),
                 };
                 watch.stopped(&format!("{done} of {all} runs are done{kept}"))
             }
-            SweepError::Failed { cell, seed, error: Stop::Run(error) } => {
-                let Setting { linked, label, .. } = &settings[cell];
+            SweepError::Failed { cell, seed, error } => {
+                let Setting { linked, label } = &settings[cell];
                 file.refuse_run(&linked.sources, &error, &format!("{label}, seed {seed}"))
             }
             SweepError::Asked => unreachable!("only a refusal asks"),
@@ -276,6 +253,20 @@ impl Sweep {
         let own = [env!("CARGO_PKG_VERSION"), &settings, &trace];
         belongs_to(own.into_iter().chain(file.texts()))
     }
+}
+
+/// The figures of one program and seed.
+pub(super) fn run_seed(
+    program: &Program,
+    seed: u64,
+    trace: Option<&TraceFile>,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Figures, Box<RunError>> {
+    let mut program = program.clone();
+    program.run.seed = seed;
+    let outcome = simulate(&program, trace, options, &mut watch.run(program.run.horizon.0))?;
+    Ok(Figures::from(&outcome.report))
 }
 
 /// `name=a,b,c`; commas inside parentheses belong to their value.

@@ -13,8 +13,10 @@ use super::gather::{Gathered, GroupTracks};
 use super::instances::{self, Group};
 use super::{figure, notes, page, table};
 use crate::drawing;
-use crate::number::{NOTHING, count, significant, with_interval};
+use crate::number::{count, significant, with_interval};
 use crate::report::over_seeds::range;
+use crate::report::span;
+use crate::report::text::{gauge_row, observe_row, slo_rows};
 use crate::seeds::Seeds;
 
 /// A page that is being gathered for.
@@ -57,16 +59,7 @@ impl<'a> RunPage<'a> {
     }
 
     fn headline(&self, report: &Report) -> Markup {
-        let rows: Vec<Vec<String>> = report
-            .observes
-            .iter()
-            .map(|o| {
-                let (mean, interval) = with_interval(o.mean, o.ci);
-                let q = |value: f64| significant(value, 3);
-                let samples = significant(o.count as f64, 9);
-                vec![o.name.clone(), mean, interval, q(o.p50), q(o.p90), q(o.p95), q(o.p99), samples]
-            })
-            .collect();
+        let rows: Vec<Vec<String>> = report.observes.iter().map(observe_row).collect();
         html! {
             @if !rows.is_empty() {
                 section {
@@ -79,23 +72,11 @@ impl<'a> RunPage<'a> {
 
     fn limits(&self, report: &Report) -> Markup {
         let Some(slo) = &report.slo else { return html! {} };
-        let share = |share: f64| {
-            if share.is_nan() { NOTHING.into() } else { format!("{:.2} %", 100.0 * share) }
-        };
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        for limit in &slo.each {
-            let of = significant(limit.count as f64, 9);
-            rows.push(vec![limit.name.clone(), significant(limit.limit, 4), share(limit.share), of]);
-        }
-        if slo.each.len() > 1 {
-            let of = significant(slo.joint_count as f64, 9);
-            rows.push(vec!["all, per turn".into(), String::new(), share(slo.joint), of]);
-        }
         let bounds = self.gathered.bounds();
         html! {
             section {
                 h2 { "Within the limits" }
-                (table(&["observation", "at most", "within", "of"], &rows))
+                (table(&["observation", "at most", "within", "of"], &slo_rows(slo)))
                 @for ((limit, bounds), limited) in slo.each.iter().zip(&bounds).zip(&self.gathered.limited) {
                     @if !bounds.is_empty() {
                         h3 { "What made " (limit.name) " late" }
@@ -294,12 +275,10 @@ fn over_seeds(replication: &Replication) -> Markup {
 }
 
 fn heading(report: &Report) -> String {
-    let time = |value: f64| significant(value, 6);
-    let warmup = if report.warmup > 0.0 { format!(", warm-up {}", time(report.warmup)) } else { String::new() };
     let turns = if report.turns > 0 { format!(", {}", count(report.turns, "turn")) } else { String::new() };
     format!(
-        "time {}{warmup}, seed {} · {}{turns}, {} sessions live on average",
-        time(report.end),
+        "{}, seed {} · {}{turns}, {} sessions live on average",
+        span(report.end, report.warmup),
         report.seed,
         count(report.arrivals, "arrival"),
         short(report.mean_live)
@@ -393,14 +372,7 @@ fn cdf(distribution: &Distribution, limit: Option<f64>) -> String {
 }
 
 fn gauges(report: &Report) -> Markup {
-    let rows: Vec<Vec<String>> = report
-        .gauges
-        .iter()
-        .map(|g| {
-            let (mean, interval) = with_interval(g.mean, g.ci);
-            vec![g.name.clone(), mean, interval, significant(g.min, 4), significant(g.max, 4)]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = report.gauges.iter().map(gauge_row).collect();
     html! {
         @if !rows.is_empty() {
             section {

@@ -7,9 +7,10 @@ use serq_sim::sweep::{Cell, Difference};
 use super::chart::{Axis, COLOURS, Chart, Curve};
 use super::{figure, notes, page, table};
 use crate::drawing;
-use crate::number::{NOTHING, signed, significant};
+use crate::number::{NOTHING, significant};
 use crate::report::over_cells::{self, Report};
 use crate::report::over_seeds::range;
+use crate::report::span;
 
 /// Curves in one chart: more are too many to tell apart.
 const CURVES_MAX: usize = COLOURS.len();
@@ -18,10 +19,8 @@ const CURVES_MAX: usize = COLOURS.len();
 pub(crate) fn draw(report: &Report<'_>) -> Result<String, String> {
     let values = report.values()?;
     let run = &report.program.run;
-    let time = |value: f64| significant(value, 6);
-    let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
-    let under =
-        format!("{} swept · time {}{warmup}, {}", axes(report).join(", "), time(run.horizon.0), report.seeds.words());
+    let span = span(run.horizon.0, run.warmup.0);
+    let under = format!("{} swept · {span}, {}", axes(report).join(", "), report.seeds.words());
     let many = report.seeds.0.len() > 1;
     let lines = lines(report.cells);
     let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
@@ -159,14 +158,8 @@ fn differences(report: &Report<'_>, values: &[Vec<Vec<f64>>]) -> Markup {
                 if at == baseline {
                     row.extend([NOTHING.into(), String::new(), String::new()]);
                 } else {
-                    let difference = Difference::of(&values[at], &values[baseline]);
-                    let s = difference.summary;
-                    let interval = if s.ci.is_finite() {
-                        format!("({} … {})", signed(s.mean - s.ci, 3), signed(s.mean + s.ci, 3))
-                    } else {
-                        String::new()
-                    };
-                    row.extend([signed(s.mean, 3), interval, difference.words()]);
+                    let [by, interval, verdict, _] = over_cells::words(&Difference::of(&values[at], &values[baseline]));
+                    row.extend([by, interval, verdict]);
                 }
                 row
             })

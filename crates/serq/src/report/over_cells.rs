@@ -8,7 +8,8 @@ use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Cell, Difference};
 
 use super::lines::{Csv, cell as csv_number};
-use super::over_seeds::{JsonSummary, range};
+use super::over_seeds::{JsonSummary, SeedNote, range, seed_notes};
+use super::span;
 use super::text::wrapped;
 use crate::number::{NOTHING, signed, significant};
 use crate::seeds::Seeds;
@@ -106,14 +107,12 @@ impl Report<'_> {
     pub(crate) fn text(&self, width: usize) -> Result<String, String> {
         let values = self.values()?;
         let run = &self.program.run;
-        let time = |value: f64| significant(value, 6);
-        let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let many = self.seeds.0.len() > 1;
         let what = if many { "\nmedian and range over the seeds" } else { "" };
         let mut parts = vec![format!(
-            "{}   time {}{warmup}, {}{what}\n",
+            "{}   {}, {}{what}\n",
             self.program.name,
-            time(run.horizon.0),
+            span(run.horizon.0, run.warmup.0),
             self.seeds.words()
         )];
 
@@ -241,11 +240,7 @@ impl Report<'_> {
                     (head(column), JsonFigure { values: (&values[at][..]).into(), against })
                 })
                 .collect();
-            let notes = self.runs[at]
-                .iter()
-                .zip(&self.seeds.0)
-                .flat_map(|(run, &seed)| run.notes.iter().map(move |text| JsonNote { seed, text }))
-                .collect();
+            let notes = seed_notes(&self.runs[at], &self.seeds.0);
             JsonCell { set: Pairs(pairs(&self.cells[at])), figures: Pairs(figures), notes }
         };
         let json = Json {
@@ -284,7 +279,7 @@ struct Json<'a> {
 struct JsonCell<'a> {
     set: Pairs<'a, &'a str>,
     figures: Pairs<'a, JsonFigure>,
-    notes: Vec<JsonNote<'a>>,
+    notes: Vec<SeedNote<'a>>,
 }
 
 #[derive(Serialize)]
@@ -331,12 +326,6 @@ impl From<&Difference> for JsonDifference {
             verdict: difference.words(),
         }
     }
-}
-
-#[derive(Serialize)]
-struct JsonNote<'a> {
-    seed: u64,
-    text: &'a str,
 }
 
 /// An object in the order given.

@@ -7,6 +7,8 @@ use serq_sim::report::REPORT_SCHEMA;
 use serq_sim::sweep::{Difference, Verdict};
 
 use super::over_cells::{JsonDifference, JsonValues, Pairs, head, label, note, pairs, words};
+use super::over_seeds::{SeedNote, seed_notes};
+use super::span;
 use super::text::wrapped;
 use crate::number::significant;
 use crate::seeds::Seeds;
@@ -175,10 +177,8 @@ impl Report<'_> {
         let mut table = Columns::new(4, ["", "", "", ""]);
         for side in &self.sides {
             let run = &side.program.run;
-            let time = |value: f64| significant(value, 6);
-            let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
-            let until = format!("time {}{warmup}", time(run.horizon.0));
-            table.row([side.letter.into(), side.file.into(), until, label(side.set)].into());
+            let span = span(run.horizon.0, run.warmup.0);
+            table.row([side.letter.into(), side.file.into(), span, label(side.set)].into());
         }
         let table = table.draw(usize::MAX);
         let lines: String = table.lines().skip(1).map(|line| format!("{}\n", line.trim_start())).collect();
@@ -194,10 +194,8 @@ impl Report<'_> {
             difference: (&row.difference()).into(),
         };
         let notes = self.sides.iter().flat_map(|side| {
-            let of = |(run, &seed): (&'_ Figures, &u64)| -> Vec<JsonNote> {
-                run.notes.iter().map(|text| JsonNote { program: side.letter, seed, text: text.clone() }).collect()
-            };
-            side.runs.iter().zip(&self.seeds.0).flat_map(of).collect::<Vec<_>>()
+            let notes = seed_notes(side.runs, &self.seeds.0).into_iter();
+            notes.map(|note| JsonNote { program: side.letter, note })
         });
         let [a, b] = &self.sides;
         let [only_a, only_b] = &self.figures.only;
@@ -226,7 +224,7 @@ struct Json<'a> {
     figures: Pairs<'a, JsonFigure>,
     only_a: Vec<&'a str>,
     only_b: Vec<&'a str>,
-    notes: Vec<JsonNote>,
+    notes: Vec<JsonNote<'a>>,
 }
 
 #[derive(Serialize)]
@@ -259,8 +257,8 @@ struct JsonFigure {
 }
 
 #[derive(Serialize)]
-struct JsonNote {
+struct JsonNote<'a> {
     program: &'static str,
-    seed: u64,
-    text: String,
+    #[serde(flatten)]
+    note: SeedNote<'a>,
 }

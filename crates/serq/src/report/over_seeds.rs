@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serq_ir::Program;
-use serq_sim::replicate::{FigureName, Part, Replication, Summary};
+use serq_sim::replicate::{FigureName, Figures, Part, Replication, Summary};
 use serq_sim::report::REPORT_SCHEMA;
 
 use super::lines::{Csv, cell};
+use super::span;
 use super::text::wrapped;
 use crate::number::{NOTHING, pair, significant, with_interval};
 use crate::precision::{JsonLook, Look};
@@ -37,10 +38,8 @@ impl Report<'_> {
     /// For a person.
     pub(crate) fn text(&self, width: usize, all_members: bool) -> String {
         let run = &self.program.run;
-        let time = |value: f64| significant(value, 6);
-        let warmup = if run.warmup.0 > 0.0 { format!(", warm-up {}", time(run.warmup.0)) } else { String::new() };
         let seeds = Seeds(self.replication.seeds.clone()).words();
-        let mut parts = vec![format!("{}   time {}{warmup}, {seeds}\n", self.program.name, time(run.horizon.0))];
+        let mut parts = vec![format!("{}   {}, {seeds}\n", self.program.name, span(run.horizon.0, run.warmup.0))];
         let mut known = Columns::new(1, ["precision", "mean", "±95 %", "asked", ""]).left(4);
         for look in self.precision {
             known.row(look.words().into());
@@ -136,13 +135,6 @@ impl Report<'_> {
         let run = &self.program.run;
         let summaries = self.replication.summaries();
         let named = |part: Part| ByName(&summaries, part);
-        let notes: Vec<SeedNote> = self
-            .replication
-            .runs
-            .iter()
-            .zip(&self.replication.seeds)
-            .flat_map(|(run, &seed)| run.notes.iter().map(move |text| SeedNote { seed, text }))
-            .collect();
         let json = Json {
             schema: REPORT_SCHEMA,
             serq_version: env!("CARGO_PKG_VERSION"),
@@ -159,7 +151,7 @@ impl Report<'_> {
             ttft: named(Part::Ttft),
             slo: named(Part::Slo),
             remarks: self.remarks,
-            notes,
+            notes: seed_notes(&self.replication.runs, &self.replication.seeds),
         };
         serde_json::to_string_pretty(&json).expect("names and numbers") + "\n"
     }
@@ -244,10 +236,17 @@ struct Json<'a> {
     notes: Vec<SeedNote<'a>>,
 }
 
+/// A note of one run.
 #[derive(Serialize)]
-struct SeedNote<'a> {
+pub(crate) struct SeedNote<'a> {
     seed: u64,
     text: &'a str,
+}
+
+/// All notes of runs, one a seed.
+pub(crate) fn seed_notes<'a>(runs: &'a [Figures], seeds: &[u64]) -> Vec<SeedNote<'a>> {
+    let of_run = |(run, &seed): (&'a Figures, &u64)| run.notes.iter().map(move |text| SeedNote { seed, text });
+    runs.iter().zip(seeds).flat_map(of_run).collect()
 }
 
 type Row<'a> = (&'a FigureName, Summary);

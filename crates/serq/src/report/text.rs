@@ -3,8 +3,7 @@
 //! A column appears where some row has something to say in it. A family of many
 //! members is three rows: mean, least, greatest.
 
-use serq_sim::report::member_name;
-use serq_sim::report::{Note, Pool, Report, Stage, TtftPart};
+use serq_sim::report::{Gauge, Note, Observe, Pool, Report, Slo, Stage, TtftPart, member_name};
 
 use crate::number::{NOTHING, count, significant, with_interval};
 use crate::table::Columns;
@@ -55,12 +54,16 @@ fn observes(report: &Report, width: usize) -> String {
         .left(2)
         .if_it_fits(8);
     for o in &report.observes {
-        let (mean, interval) = with_interval(o.mean, o.ci);
-        let q = |value: f64| significant(value, 3);
-        let samples = significant(o.count as f64, 9);
-        table.row(vec![o.name.clone(), mean, interval, q(o.p50), q(o.p90), q(o.p95), q(o.p99), samples, q(o.cv2)]);
+        table.row(observe_row(o).into_iter().chain([significant(o.cv2, 3)]).collect());
     }
     table.without_silent(2).draw(width)
+}
+
+/// Name, mean, its interval, p50, p90, p95, p99, samples.
+pub(crate) fn observe_row(o: &Observe) -> Vec<String> {
+    let (mean, interval) = with_interval(o.mean, o.ci);
+    let q = |value: f64| significant(value, 3);
+    vec![o.name.clone(), mean, interval, q(o.p50), q(o.p90), q(o.p95), q(o.p99), whole(o.count as f64)]
 }
 
 /// Where the time to the first token goes, in the order of a request's way; the means sum.
@@ -81,26 +84,31 @@ fn part_row(name: &str, part: &TtftPart) -> Vec<String> {
 
 fn slo(report: &Report, width: usize) -> String {
     let Some(slo) = &report.slo else { return String::new() };
-    let share = |share: f64| if share.is_nan() { NOTHING.into() } else { format!("{:.2} %", 100.0 * share) };
     let mut table = Columns::new(1, ["limit", "at most", "within", "of"]);
-    for limit in &slo.each {
-        let of = significant(limit.count as f64, 9);
-        table.row(vec![limit.name.clone(), significant(limit.limit, 4), share(limit.share), of]);
-    }
-    if slo.each.len() > 1 {
-        let of = significant(slo.joint_count as f64, 9);
-        table.row(vec!["all, per turn".into(), String::new(), share(slo.joint), of]);
-    }
+    slo_rows(slo).into_iter().for_each(|row| table.row(row));
     table.draw(width)
+}
+
+/// Observation, limit, share within it, of how many; then all limits together.
+pub(crate) fn slo_rows(slo: &Slo) -> Vec<Vec<String>> {
+    let share = |share: f64| if share.is_nan() { NOTHING.into() } else { format!("{:.2} %", 100.0 * share) };
+    let row =
+        |name: &str, limit: String, within: f64, of: u64| vec![name.into(), limit, share(within), whole(of as f64)];
+    let each = slo.each.iter().map(|limit| row(&limit.name, short(limit.limit), limit.share, limit.count));
+    let joint = (slo.each.len() > 1).then(|| row("all, per turn", String::new(), slo.joint, slo.joint_count));
+    each.chain(joint).collect()
 }
 
 fn gauges(report: &Report, width: usize) -> String {
     let mut table = Columns::new(1, ["gauge", "mean", "±95 %", "min", "max"]).left(2);
-    for g in &report.gauges {
-        let (mean, interval) = with_interval(g.mean, g.ci);
-        table.row(vec![g.name.clone(), mean, interval, significant(g.min, 4), significant(g.max, 4)]);
-    }
+    report.gauges.iter().for_each(|g| table.row(gauge_row(g)));
     table.draw(width)
+}
+
+/// Name, mean, its interval, least, greatest.
+pub(crate) fn gauge_row(g: &Gauge) -> Vec<String> {
+    let (mean, interval) = with_interval(g.mean, g.ci);
+    vec![g.name.clone(), mean, interval, short(g.min), short(g.max)]
 }
 
 /// A column: heading, value of a row, how to write it.
@@ -220,7 +228,7 @@ fn percent(value: f64) -> String {
 }
 
 /// Each as `note: …`, wrapped.
-pub(crate) fn notes(notes: &[Note], width: usize) -> String {
+fn notes(notes: &[Note], width: usize) -> String {
     notes.iter().map(|note| wrapped("note: ", &note.text, width)).collect()
 }
 

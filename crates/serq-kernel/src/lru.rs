@@ -1,0 +1,142 @@
+//! A list in order of use, threaded through the items it lists.
+//!
+//! What is used goes to the end, so the first is the least recently used. The items
+//! stand in a slice of their owner's and carry a [`Link`] each: appending and taking
+//! out of the middle are constant time and allocate nothing (vLLM's free queue is
+//! threaded through its blocks in the same way).
+//!
+//! # Invariants
+//!
+//! - From the first on, each item's neighbours name it back, up to the last.
+//! - An item is on one list at most; a link off every list says nothing.
+//!
+//! [`Lru::walk`] asserts the first.
+
+/// No item.
+const NONE: u32 = u32::MAX;
+
+/// An item's neighbours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    previous: u32,
+    next: u32,
+}
+
+impl Link {
+    /// Of an item on no list.
+    pub(crate) const LOOSE: Self = Self { previous: NONE, next: NONE };
+
+    /// The item used after this one.
+    pub(crate) fn next(self) -> Option<u32> {
+        item(self.next)
+    }
+}
+
+/// What can be on a list.
+pub(crate) trait Linked {
+    fn link(&self) -> Link;
+    fn link_mut(&mut self) -> &mut Link;
+}
+
+/// The ends of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lru {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Lru {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE }
+    }
+}
+
+impl Lru {
+    /// The item used longest ago.
+    pub(crate) fn first(&self) -> Option<u32> {
+        item(self.first)
+    }
+
+    /// Puts an item that is on no list at the end.
+    pub(crate) fn append(&mut self, items: &mut [impl Linked], at: u32) {
+        *items[at as usize].link_mut() = Link { previous: self.last, next: NONE };
+        match self.last {
+            NONE => self.first = at,
+            last => items[last as usize].link_mut().next = at,
+        }
+        self.last = at;
+    }
+
+    /// Takes an item of this list out of it.
+    pub(crate) fn unlink(&mut self, items: &mut [impl Linked], at: u32) {
+        let Link { previous, next } = items[at as usize].link();
+        match previous {
+            NONE => self.first = next,
+            previous => items[previous as usize].link_mut().next = next,
+        }
+        match next {
+            NONE => self.last = previous,
+            next => items[next as usize].link_mut().previous = previous,
+        }
+    }
+
+    /// The items from the first to the last; for checks.
+    pub(crate) fn walk<I: Linked>(self, items: &[I]) -> impl Iterator<Item = u32> {
+        let (mut previous, mut at) = (NONE, self.first);
+        std::iter::from_fn(move || {
+            if at == NONE {
+                assert_eq!(previous, self.last, "the list ends at its last");
+                return None;
+            }
+            let link = items[at as usize].link();
+            assert_eq!(link.previous, previous, "the list goes both ways");
+            previous = std::mem::replace(&mut at, link.next);
+            Some(previous)
+        })
+    }
+}
+
+fn item(at: u32) -> Option<u32> {
+    (at != NONE).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Linked for Link {
+        fn link(&self) -> Link {
+            *self
+        }
+
+        fn link_mut(&mut self) -> &mut Link {
+            self
+        }
+    }
+
+    #[test]
+    fn what_is_used_again_goes_to_the_end() {
+        let mut items = [Link::LOOSE; 5];
+        let mut lru = Lru::default();
+        let mut model = Vec::new();
+        assert_eq!(lru.first(), None);
+        // Each of the first four, again the first, one of the middle and the last; then all but one out.
+        for at in [3, 0, 4, 1, 3, 4, 4, 2] {
+            if model.contains(&at) {
+                model.retain(|&other| other != at);
+                lru.unlink(&mut items, at);
+            }
+            model.push(at);
+            lru.append(&mut items, at);
+            assert_eq!(lru.walk(&items).collect::<Vec<_>>(), model);
+            assert_eq!(lru.first(), model.first().copied());
+        }
+        assert_eq!(model, [0, 1, 3, 4, 2]);
+        for (at, left) in [(3, &[0, 1, 4, 2][..]), (2, &[0, 1, 4]), (0, &[1, 4]), (4, &[1]), (1, &[])] {
+            lru.unlink(&mut items, at);
+            assert_eq!(lru.walk(&items).collect::<Vec<_>>(), left);
+        }
+        assert_eq!(lru.first(), None);
+        assert_eq!(items[1].next(), None);
+    }
+}
