@@ -305,16 +305,19 @@ impl Kernel<'_> {
                 (0..code.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
             }
         }
-        let mut from = 0;
-        while let Some(gauge) = self.gauges.stale.take_from(from) {
-            from = gauge;
-            let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];
-            let value = self.eval(world, value, &GAUGE_FRAME);
-            debug_assert!(
-                *draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
-                "a gauge kept up to date is the gauge evaluated from nothing"
-            );
-            visit(world, gauge as usize, value);
+        for word in 0..self.gauges.stale.words() {
+            let mut stale = self.gauges.stale.take_word(word);
+            while stale != 0 {
+                let gauge = 64 * word + stale.trailing_zeros() as usize;
+                stale &= stale - 1;
+                let GaugeCode { value, draws, .. } = &code.gauges[gauge];
+                let value = self.eval(world, value, &GAUGE_FRAME);
+                debug_assert!(
+                    *draws || value.to_bits() == self.gauge(world, gauge).to_bits(),
+                    "a gauge kept up to date is the gauge evaluated from nothing"
+                );
+                visit(world, gauge, value);
+            }
         }
     }
 

@@ -40,13 +40,17 @@ impl IndexSet {
         if self.count == 0 { None } else { self.scan_from(from) }
     }
 
-    /// The same, no member any more.
+    /// Words of sixty-four numbers each.
+    pub(crate) fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The members in one word, as its bits; they are members no more.
     #[inline]
-    pub(crate) fn take_from(&mut self, from: u32) -> Option<u32> {
-        let next = self.next_from(from)?;
-        self.words[next as usize / 64] &= !(1 << (next % 64));
-        self.count -= 1;
-        Some(next)
+    pub(crate) fn take_word(&mut self, word: usize) -> u64 {
+        let bits = std::mem::take(&mut self.words[word]);
+        self.count -= bits.count_ones() as usize;
+        bits
     }
 
     fn scan_from(&self, from: u32) -> Option<u32> {
