@@ -270,6 +270,12 @@ impl Kernel<'_> {
     /// … of a stage.
     #[inline]
     pub(crate) fn mark_stage(&mut self, stage: u32) {
+        if !self.choices.is_empty() {
+            self.mark_chosen_stage(stage);
+        }
+    }
+
+    fn mark_chosen_stage(&mut self, stage: u32) {
         for &(choice, candidate) in &self.code.choices.stage_marks[stage as usize] {
             self.choices[choice as usize].mark(candidate);
         }

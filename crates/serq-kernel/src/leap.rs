@@ -150,7 +150,7 @@ impl Kernel<'_> {
         }
         debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         let ended = world.steps_ended(stage);
-        let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
+        let (work, slack) = (leap.work - ended as i64 as f64, leap.slack - ended as i64 as f64);
         if work < 1.0 || self.something_else_to_do() {
             return Ok(GoesOn::Untold);
         }
@@ -380,7 +380,7 @@ impl Kernel<'_> {
         // As many have begun since, but for the one after the last.
         let begun = if last == Last::Told { steps - 1 } else { steps };
         engine.iterations += begun;
-        let tokens = steps as f64;
+        let tokens = steps as i64 as f64;
         // Tokens of sessions that had one in the step before.
         let mut steady = (steps - 1) * engine.plan.len() as u64;
         for &id in &engine.plan {
@@ -391,7 +391,7 @@ impl Kernel<'_> {
             if job.last_token == began {
                 steady += 1;
             } else if !job.last_token.is_nan() {
-                world.act(Action::Tokens { stage, gap: (began - job.last_token) + cost, count: 1 });
+                tell_gap(world, stage, (began - job.last_token) + cost);
             }
             job.last_token = end;
         }
@@ -421,4 +421,10 @@ impl Kernel<'_> {
         let leap = &self.stages[stage as usize].engine.leap;
         if leap.running { (world.steps_ended(stage) - leap.caught_up) as f64 } else { 0.0 }
     }
+}
+
+/// One token, after such a gap.
+#[inline(never)]
+fn tell_gap<W: World>(world: &mut W, stage: u32, gap: f64) {
+    world.act(Action::Tokens { stage, gap, count: 1 });
 }

@@ -41,6 +41,9 @@ pub(crate) struct StepRun {
 
 const NOWHERE: usize = usize::MAX;
 
+/// No stage.
+pub(crate) const NO_STAGE: u32 = u32::MAX;
+
 impl StepRun {
     pub(crate) const NONE: Self = Self {
         start: 0.0,
@@ -118,6 +121,16 @@ impl Leaps {
         self.stages.len() >= LEAPS_MAX && run.place == NOWHERE
     }
 
+    /// Whether no stage but this one leaps.
+    #[inline]
+    pub(crate) fn only(&self, runs: &[StepRun], stage: u32) -> bool {
+        match self.stages.len() {
+            0 => true,
+            1 => runs.get(stage as usize).is_some_and(|run| run.place != NOWHERE),
+            _ => false,
+        }
+    }
+
     /// A leap begins, or the stage's latest goes on as this one.
     pub(crate) fn begin(&mut self, stage: u32, run: &mut StepRun) {
         self.begun += 1;
@@ -153,7 +166,6 @@ impl Leaps {
 
     /// A leap, of another stage than `told`, with a step that is not its last and ends exactly
     /// at `time`, and that step.
-    #[inline]
     pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64, told: u32) -> Option<(u32, u64)> {
         for (at, (start, rate)) in self.starts.iter().zip(&self.rates).enumerate() {
             // Most times are nowhere near a step's end. (Rounded half up, without a call.)
@@ -191,12 +203,12 @@ mod tests {
             leaps.begin(0, &mut runs[0]);
             for step in 1..1_000 {
                 let end = runs[0].end(step);
-                assert_eq!(leaps.broken_at(&runs, end, 1), Some((0, step)), "{start} {cost} {step}");
+                assert_eq!(leaps.broken_at(&runs, end, NO_STAGE), Some((0, step)), "{start} {cost} {step}");
                 assert_eq!(runs[0].ended_before(end), step - 1);
                 assert_eq!(runs[0].ended_before(end.next_up()), step);
-                assert_eq!(leaps.broken_at(&runs, end.next_up(), 1), None);
+                assert_eq!(leaps.broken_at(&runs, end.next_up(), NO_STAGE), None);
             }
-            assert_eq!(leaps.broken_at(&runs, runs[0].end(1_000), 1), None);
+            assert_eq!(leaps.broken_at(&runs, runs[0].end(1_000), NO_STAGE), None);
         }
     }
 }

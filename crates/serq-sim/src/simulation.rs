@@ -23,7 +23,7 @@ use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Purpose, S
 use crate::arrival::Arrivals;
 use crate::draws::Draws;
 use crate::event::{EventList, What};
-use crate::leap::{Leaps, StepRun};
+use crate::leap::{Leaps, NO_STAGE, StepRun};
 use crate::observe::Measurements;
 use crate::record::Recorder;
 use crate::report::{self, Note, NoteKind, Report};
@@ -373,7 +373,7 @@ impl Driver<'_> {
     }
 
     /// The next event that is not stale: when, and what.
-    #[inline]
+    #[inline(always)]
     fn first(&mut self) -> Option<(f64, What)> {
         loop {
             let event = self.list.first()?;
@@ -415,8 +415,11 @@ impl Driver<'_> {
     /// then is the end of. Answers whether there was one.
     #[inline]
     fn break_leaps_at(&mut self, time: f64, what: What) -> bool {
-        let itself = if let What::Step(stage) = what { stage } else { u32::MAX };
+        let itself = if let What::Step(stage) = what { stage } else { NO_STAGE };
         let mut broken = false;
+        if self.leaps.only(&self.runs, itself) {
+            return false;
+        }
         while let Some((stage, step)) = self.leaps.broken_at(&self.runs, time, itself) {
             self.break_leap(stage, step);
             broken = true;
