@@ -306,17 +306,14 @@ impl Kernel<'_> {
             }
         }
         for word in 0..self.gauges.stale.words() {
-            let mut stale = self.gauges.stale.take_word(word);
-            while stale != 0 {
-                let gauge = 64 * word + stale.trailing_zeros() as usize;
-                stale &= stale - 1;
-                let GaugeCode { value, draws, .. } = &code.gauges[gauge];
+            while let Some(gauge) = self.gauges.stale.take_from_word(word) {
+                let GaugeCode { value, draws, .. } = &code.gauges[gauge as usize];
                 let value = self.eval(world, value, &GAUGE_FRAME);
                 debug_assert!(
-                    *draws || value.to_bits() == self.gauge(world, gauge).to_bits(),
+                    *draws || value.to_bits() == self.gauge(world, gauge as usize).to_bits(),
                     "a gauge kept up to date is the gauge evaluated from nothing"
                 );
-                visit(world, gauge, value);
+                visit(world, gauge as usize, value);
             }
         }
     }

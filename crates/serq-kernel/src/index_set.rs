@@ -45,12 +45,16 @@ impl IndexSet {
         self.words.len()
     }
 
-    /// The members in one word, as its bits; they are members no more.
+    /// The least member in one word, which is a member no more.
     #[inline]
-    pub(crate) fn take_word(&mut self, word: usize) -> u64 {
-        let bits = std::mem::take(&mut self.words[word]);
-        self.count -= bits.count_ones() as usize;
-        bits
+    pub(crate) fn take_from_word(&mut self, word: usize) -> Option<u32> {
+        let bits = self.words[word];
+        if bits == 0 {
+            return None;
+        }
+        self.words[word] = bits & (bits - 1);
+        self.count -= 1;
+        Some(64 * word as u32 + bits.trailing_zeros())
     }
 
     fn scan_from(&self, from: u32) -> Option<u32> {

@@ -193,7 +193,8 @@ pub(crate) fn matters(what: Move) -> bool {
 pub(crate) struct Breakdown {
     /// By member.
     pools: Vec<Option<Role>>,
-    stages: Vec<(Option<Role>, &'static str)>,
+    /// … and whether it is a delay.
+    stages: Vec<(Option<Role>, bool)>,
     warmup: f64,
     /// By slot.
     ways: Vec<Way>,
@@ -209,7 +210,7 @@ impl Breakdown {
         let stages: Vec<_> = code
             .stage_members()
             .enumerate()
-            .map(|(id, (_, family, _))| (roles.stage(family), kernel.stage_kind(id as u32)))
+            .map(|(id, (_, family, _))| (roles.stage(family), kernel.stage_kind(id as u32) == "delay"))
             .collect();
         Some(Self {
             pools: code.pool_members().map(|(_, family, _)| roles.pool(family)).collect(),
@@ -261,7 +262,7 @@ impl Breakdown {
                 };
             }
             Move::Serving { stage, mode, .. } => {
-                let (role, kind) = self.stages[stage as usize];
+                let (role, delays) = self.stages[stage as usize];
                 if way.answered && role == Some(Role::Prefill) {
                     way.ask(way.request.turn, now);
                 }
@@ -272,7 +273,7 @@ impl Breakdown {
                     (Some(Role::Decode), Some(Mode::Prefill)) if !way.remote => Part::Prefill,
                     (Some(Role::Decode), _) => Part::FirstStep,
                     (None, Some(_)) => Part::Other,
-                    (None, None) if kind == "delay" => Part::Hop,
+                    (None, None) if delays => Part::Hop,
                     (None, None) => Part::Transfer,
                 };
                 way.token = match (role, mode) {
