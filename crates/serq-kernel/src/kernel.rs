@@ -457,24 +457,30 @@ impl<'p> Kernel<'p> {
         }
     }
 
-    /// Units allocated to nobody alive: the pool's account less all holds and leases. 0.
+    /// Units allocated to nobody alive, by pool: its account less all holds and leases. 0.
     ///
     /// Fractions of units added up in another order differ by a rounding; that is nobody's
     /// loss and not counted.
-    pub fn left(&self, pool: u32) -> f64 {
-        let mut held = ExactSum::default();
-        match &self.pools[pool as usize].addressed {
-            Some(blocks) => {
-                let mut tables = Vec::new();
-                self.shares_of(pool, |share| tables.push(share.table));
-                held.add(blocks.named_by(tables.into_iter()) as f64);
+    pub fn left(&self) -> Vec<f64> {
+        let mut held = vec![ExactSum::default(); self.pools.len()];
+        let mut tables = vec![Vec::new(); self.pools.len()];
+        for session in &self.sessions {
+            let shares = session.shares.iter().filter(|share| !share.released);
+            for share in shares.chain(session.leases.iter().map(|lease| &lease.share)) {
+                match self.pools[share.pool as usize].addressed {
+                    Some(_) => tables[share.pool as usize].push(share.table),
+                    None => held[share.pool as usize].add(share.quanta),
+                }
             }
-            None => self.shares_of(pool, |share| held.add(share.quanta)),
         }
-        let pool = &self.pools[pool as usize];
-        let left = pool.units(pool.used.value() - held.value());
-        let rounding = TOLERANCE.max(pool.units(held.value()) * f64::EPSILON);
-        if left.abs() <= rounding { 0.0 } else { left }
+        let left = |((pool, held), tables): ((&Pool, ExactSum), Vec<u32>)| {
+            let named = pool.addressed.as_ref().map(|blocks| blocks.named_by(tables.into_iter()) as f64);
+            let held = named.unwrap_or(held.value());
+            let left = pool.units(pool.used.value() - held);
+            let rounding = TOLERANCE.max(pool.units(held) * f64::EPSILON);
+            if left.abs() <= rounding { 0.0 } else { left }
+        };
+        self.pools.iter().zip(held).zip(tables).map(left).collect()
     }
 
     fn shares_of(&self, pool: u32, mut visit: impl FnMut(&Share)) {
@@ -595,14 +601,13 @@ impl<'p> Kernel<'p> {
     ///
     /// When an invariant of a pool, a session or a stage does not hold: a bug of the kernel.
     pub fn check(&self) {
-        for (id, pool) in self.pools.iter().enumerate() {
+        for ((id, pool), left) in self.pools.iter().enumerate().zip(self.left()) {
             let name = self.pool_name(id as u32);
             let (used, cached) = (pool.used_units(), pool.cached_units());
             assert!(used + cached <= pool.cap + 1e-6, "{name}: {used} allocated and {cached} cached exceed the cap");
             let mut holders = 0;
             self.shares_of(id as u32, |_| holders += 1);
             assert_eq!(pool.holders, holders, "{name}: holders = holds + leases");
-            let left = self.left(id as u32);
             assert!(left.abs() <= 1e-9 * used.max(1.0), "{name}: {left} units are owned by nobody");
             if let Some(blocks) = &pool.addressed {
                 blocks.check();

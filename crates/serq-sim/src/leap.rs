@@ -168,9 +168,8 @@ impl Leaps {
     /// at `time`, and that step.
     pub(crate) fn broken_at(&self, runs: &[StepRun], time: f64, told: u32) -> Option<(u32, u64)> {
         for (at, (start, rate)) in self.starts.iter().zip(&self.rates).enumerate() {
-            // Most times are nowhere near a step's end. (Rounded half up, without a call.)
-            let steps = (time - start) * rate + 0.5;
-            if (steps - 0.5 - f64::from(steps as i32)).abs() > 1e-3 && steps < 2e9 {
+            // Most times are nowhere near a step's end.
+            if off_whole((time - start) * rate) > NEAR {
                 continue;
             }
             let stage = self.stages[at];
@@ -185,6 +184,17 @@ impl Leaps {
         }
         None
     }
+}
+
+/// A time this far from a step's end, in steps, is not that end.
+const NEAR: f64 = 1e-3;
+
+/// How far a number of steps is from a whole one. They are fewer than 2⁵¹.
+#[inline(always)]
+fn off_whole(steps: f64) -> f64 {
+    // Beyond 2⁵² doubles are whole.
+    const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
+    (steps - ((steps + WHOLE) - WHOLE)).abs()
 }
 
 #[cfg(test)]

@@ -304,7 +304,9 @@ impl Measurements {
             stages.push(track.report(kernel, id as u32, from, end, row));
         }
         let mut pools = Vec::new();
+        let left = kernel.left();
         for (id, (track, row)) in self.pools.iter_mut().zip(report.pools).enumerate() {
+            let row = report::Pool { left: left[id], ..row };
             note_growth(&mut unstable, &mut track.windows, end, &row.name, row.index, "sessions waiting at");
             pools.push(track.report(kernel, id as u32, from, end, row));
         }
@@ -483,7 +485,6 @@ impl PoolTrack {
             spills: counts.spills,
             rejected: counts.rejected,
             stuck: counts.stuck,
-            left: kernel.left(id),
             in_use_at_end: kernel.pool_state(id).used,
             ..row
         }
