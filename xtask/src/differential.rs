@@ -17,11 +17,11 @@
 //! - Our `left` is 0 in every pool, equal or not.
 //! - A difference no documented class explains is a failure.
 
-mod answer;
+pub(crate) mod answer;
 mod classes;
 mod coverage;
 pub mod generator;
-mod reference;
+pub(crate) mod reference;
 mod shrink;
 
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) 
 ///
 /// A difference nothing explains, units left, or coverage below `--least`.
 pub fn differential(arguments: &Arguments) -> Result<String, String> {
-    let mut reference = Reference::start(&arguments.python, arguments.reference_path.as_deref())?;
+    let mut reference = Reference::start(&arguments.python, arguments.reference_path.as_deref(), &["0.1.3"])?;
     if let Some(file) = &arguments.file {
         let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         return compare_one(&mut reference, text);
