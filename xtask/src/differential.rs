@@ -90,7 +90,7 @@ enum Verdict {
 fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) -> Result<Verdict, String> {
     match (ours, theirs) {
         (Answer::Refused(_), Answer::Refused(_)) => return Ok(Verdict::BothRefuse),
-        (Answer::Stopped(_), Answer::Stopped(_)) => return Ok(Verdict::BothStop),
+        (Answer::Stopped(..), Answer::Stopped(..)) => return Ok(Verdict::BothStop),
         _ => {}
     }
     let mut differences = Vec::new();
@@ -98,19 +98,15 @@ fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) 
     if differences.is_empty() {
         return Ok(Verdict::Equal);
     }
-    let mut agree = |text: &str| -> Result<bool, String> {
+    let mut both = |text: &str| -> Result<Option<(Answer, Answer)>, String> {
         let ours = answer::ours(text);
         if !matches!(ours, Answer::Ran(_)) {
-            return Ok(false); // Before the reference is asked: it may run for ever where ours stops.
+            return Ok(None); // Before the reference is asked: it may run for ever where ours stops.
         }
         reference.ask(text)?;
-        let theirs = reference.answer()?;
-        let mut differences = Vec::new();
-        compare(&ours, &theirs, &mut differences);
-        Ok(differences.iter().all(|difference| classes::is_holders(text, difference))
-            || classes::stops_serving(&ours, &theirs))
+        Ok(Some((ours, reference.answer()?)))
     };
-    Ok(match classes::class(text, ours, theirs, &differences, &mut agree)? {
+    Ok(match classes::class(text, ours, theirs, &differences, &mut both)? {
         Some(class) => Verdict::Known(class),
         None => Verdict::Differ(differences),
     })

@@ -17,8 +17,8 @@ pub(crate) enum Answer {
     Ran(Value),
     /// It does not compile.
     Refused(String),
-    /// Its run ends in an error.
-    Stopped(String),
+    /// Its run ends in an error; ours tells when.
+    Stopped(Option<f64>, String),
     /// The side itself broke.
     Panicked(String),
     /// The reference did not answer in time.
@@ -31,7 +31,7 @@ impl Answer {
         match self {
             Self::Ran(_) => "ran".to_owned(),
             Self::Refused(why) => format!("refused: {why}"),
-            Self::Stopped(why) => format!("stopped: {why}"),
+            Self::Stopped(time, why) => format!("stopped{}: {why}", time.map_or(String::new(), |t| format!(" at {t}"))),
             Self::Panicked(why) => format!("panicked: {why}"),
             Self::Silent => "no answer".to_owned(),
         }
@@ -67,7 +67,7 @@ fn answer(text: &str) -> Answer {
     let options = Options { record: true, strict: true, max_events: Some(2_000_000), ..Options::default() };
     match simulate(&program, None, &options, &mut |_, _| true) {
         Ok(outcome) => ran(&program, &outcome),
-        Err(error) => Answer::Stopped(format!("at {}: {}", error.time, error.message)),
+        Err(error) => Answer::Stopped(Some(error.time), error.message),
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn compare_by(near: &mut Near<'_>, ours: &Answer, theirs: &Answer, di
                 values(near, part, &ours[part], &theirs[part], differences);
             }
         }
-        (Answer::Refused(_), Answer::Refused(_)) | (Answer::Stopped(_), Answer::Stopped(_)) => {}
+        (Answer::Refused(_), Answer::Refused(_)) | (Answer::Stopped(..), Answer::Stopped(..)) => {}
         _ => differences.push(format!("ours {}; theirs {}", ours.summary(), theirs.summary())),
     }
 }

@@ -108,7 +108,7 @@ impl Reference {
                 Ok(match answered["status"].as_str() {
                     Some("ok") => Answer::Ran(answered),
                     Some("refused") => Answer::Refused(message),
-                    Some("stopped") => Answer::Stopped(message),
+                    Some("stopped") => Answer::Stopped(None, message),
                     _ => Answer::Panicked(message),
                 })
             }
