@@ -142,3 +142,25 @@ fn preemptions_and_refused_heads() {
     let pool = &outcome.report.pools[0];
     assert!(pool.preemptions > 10 && pool.mean_queue > 0.5, "{} {}", pool.preemptions, pool.mean_queue);
 }
+
+/// The values of an observation, in the order they were taken.
+fn values(outcome: &Outcome, observe: &str) -> Vec<f64> {
+    let at = outcome.report.observes.iter().position(|o| o.name == observe).expect("it is observed");
+    outcome.samples[at].iter().map(|s| s.value).collect()
+}
+
+/// A budget that reads the batch is read before the admissions: the next step has another one. Four
+/// are admitted at 0, the fifth at 1; where the budget falls with the batch, five are admitted at 0,
+/// and from 1 on there is a token for one of them, for two when he has gone, then for all.
+#[test]
+fn a_budget_that_reads_the_batch_changes_after_the_admissions() {
+    let text = "
+        pool seats { cap 9; admit via eng; }
+        stage eng : step { budget BUDGET; cost 1; }
+        workload { arrive batch(5); session { hold seats (1) { run eng decode (10); } observe done = now; end; } }
+        run { horizon 60; }";
+    let outcome = same_either_way(&text.replace("BUDGET", "4 + 2 * residents - decoders"));
+    assert_eq!(values(&outcome, "done"), [10.0, 10.0, 10.0, 10.0, 11.0]);
+    let outcome = same_either_way(&text.replace("BUDGET", "6 - residents"));
+    assert_eq!(values(&outcome, "done"), [10.0, 19.0, 19.0, 28.0, 28.0]);
+}
