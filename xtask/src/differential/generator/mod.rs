@@ -65,12 +65,12 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// From `low` to `high`, both possible.
-    fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
@@ -79,8 +79,12 @@ impl Rng {
         (self.next() + 1) as f64 / (1_u64 << 48) as f64
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    pub(crate) fn one_of<T: Clone>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len() as u64) as usize].clone()
     }
 }
 
@@ -121,7 +125,7 @@ impl Writer {
     }
 
     fn one_of<T: Clone>(&mut self, options: &[T]) -> T {
-        options[self.rng.below(options.len() as u64) as usize].clone()
+        self.rng.one_of(options)
     }
 
     /// A multiple of 1/8 in [low, high], more often a whole number.
