@@ -3,8 +3,8 @@
     python tools/reference.py [FOLDER]
 
 FOLDER is where `pip install --target FOLDER pyserq==0.1.3` put the release; without it
-the interpreter's own packages are used. One JSON object a line comes in, `{"id": 7, "source": "..."}`,
-and one goes out:
+the interpreter's own packages are used. One JSON object a line comes in, `{"id": 7, "source": "..."}`
+or, of a program that reads other files, `{"id": 7, "path": "..."}`, and one goes out:
 
     {"id": 7, "status": "ok", "samples": {...}, "gauge_points": {...}, "report": {...}}
     {"id": 7, "status": "refused" | "stopped" | "panicked", "message": "..."}
@@ -37,9 +37,9 @@ def column(values):
     return [plain(value) for value in values]
 
 
-def answer(source):
+def answer(program):
     try:
-        program = pyserq.compile(source=source)
+        program = pyserq.compile(**program)
     except ValueError as error:
         return {"status": "refused", "message": str(error)}
     try:
@@ -75,13 +75,14 @@ def main():
     print(json.dumps({"ready": True, "release": importlib.metadata.version("pyserq")}), file=out, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
+        number = asked.pop("id")
         try:
-            answered = answer(asked["source"])
+            answered = answer(asked)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # pyo3's PanicException is no Exception
             answered = {"status": "panicked", "message": str(error)}
-        answered["id"] = asked["id"]
+        answered["id"] = number
         print(json.dumps(answered), file=out, flush=True)
 
 

@@ -2,10 +2,12 @@
 //! program.
 //!
 //! Programs are the cases, the examples, the seed's program under stress (full decoders,
-//! slow steps, many pods), and random ones, as they are and with their decodes made long, so
-//! that there is something to leap over; and all of them once more with prefixes shared in
-//! every pool that can. Compared is everything a run comes to: samples and when, gauge change
+//! slow steps, many pods), and random ones: those of the differential, as they are and with
+//! their decodes made long, and others with much to leap over (`leaping.rs`); and all of them
+//! once more with prefixes shared in every pool that can. Compared is everything a run comes to: samples and when, gauge change
 //! points, every figure of the report, bit by bit.
+
+mod leaping;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -86,11 +88,18 @@ pub fn identity(count: u64, seed: u64, horizon: f64) -> Result<String, String> {
         }
         Ok([as_it_is, compare(&format!("generated program {seed} with long decodes"), &program, None)?])
     });
+    let leaping = parallel::map(&seeds, |&seed| {
+        let name = format!("leaping program {seed}");
+        let program = program::link("leaping.sq", &leaping::program(seed), &Settings::default())?;
+        let shared = shared(&program).map(|program| compare(&format!("{name}, prefixes shared"), &program, None));
+        Ok([compare(&name, &program, None)?, shared.transpose()?.flatten()])
+    });
     let mut told = String::new();
     let kinds = [
         ("cases, examples and settings", named),
         ("of them with prefixes shared", sharing),
         ("random programs", random),
+        ("random programs with much to leap over", leaping),
     ];
     for (what, results) in kinds {
         let (mut runs, mut leapt, mut steps, mut stopped) = (0, 0, 0, 0);
@@ -253,5 +262,16 @@ mod tests {
             }
         }
         assert!(ran > 50, "{ran} programs ran");
+    }
+
+    #[test]
+    fn programs_with_much_to_leap_over_leap_and_keep_the_bits() {
+        let mut leapt = 0;
+        for seed in 1..=60 {
+            let program = program::link("leaping.sq", &leaping::program(seed), &Settings::default()).unwrap();
+            let compared = compare(&format!("leaping program {seed}"), &program, None).unwrap();
+            leapt += u32::from(matches!(compared, Some(Compared::Equal { leaps, .. }) if leaps > 0));
+        }
+        assert!(leapt > 50, "{leapt} programs leapt");
     }
 }

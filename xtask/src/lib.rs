@@ -9,6 +9,7 @@ pub mod fingerprint;
 pub mod identity;
 pub mod layers;
 pub mod mutate;
+pub mod ordered;
 pub mod parallel;
 pub mod program;
 pub mod schema;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, differential, identity, layers, mutate, schema, seed, tables};
+use xtask::{bench, differential, identity, layers, mutate, ordered, schema, seed, tables};
 
 /// The project's chores.
 #[derive(Parser)]
@@ -18,6 +18,8 @@ struct Arguments {
 enum Chore {
     /// Random programs, run here and by the reference release, compared number by number.
     Differential(differential::Arguments),
+    /// The seed's program with a trace instead of draws, here and by the reference release.
+    Ordered(ordered::Arguments),
     /// Compares our seed program with the seed's own, bit for bit, and records the result.
     Seed {
         /// The folder with seeds/examples/pd-disaggregation/llmd_nixl_pull.sq.
@@ -63,6 +65,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Differential(arguments) => differential::differential(&arguments),
+        Chore::Ordered(arguments) => ordered::ordered(&arguments),
         Chore::Seed { folder } => seed::compare_and_record(&folder),
         Chore::MutateCases => mutate::cases(),
         Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),

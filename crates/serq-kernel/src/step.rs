@@ -114,6 +114,8 @@ impl Engine {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planning {
     pub(crate) stage: u32,
+    /// Tokens in all.
+    budget: f64,
     /// Tokens left.
     pub(crate) left: f64,
     preempted: bool,
@@ -126,7 +128,7 @@ pub(crate) struct Planning {
 impl Planning {
     /// A plan nobody is to be admitted to any more.
     pub(crate) fn over(stage: u32) -> Self {
-        Self { stage, left: 0.0, preempted: false, stop: false, refused: None }
+        Self { stage, budget: 0.0, left: 0.0, preempted: false, stop: false, refused: None }
     }
 }
 
@@ -391,7 +393,7 @@ impl Kernel<'_> {
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan.clear();
         engine.joined.clear();
-        self.planning = Some(Planning { left: budget, ..Planning::over(stage) });
+        self.planning = Some(Planning { budget, left: budget, ..Planning::over(stage) });
         let exclusive = self.serve_residents(world, stage, step, chunk)?;
         let preempted = self.planning.is_some_and(|p| p.preempted);
         if !preempted && exclusive != Exclusive::Prefilling {
@@ -717,7 +719,11 @@ impl Kernel<'_> {
         }
         // Every resident decodes a whole token.
         let whole = scheduled && jobs as usize == engine_residents && tokens == f64::from(decoders) && work >= 1.0;
-        let settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
+        let mut settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
+        if settles && step.budget_reads {
+            // It was read of those who were there before the admissions, and of their blocks then.
+            settles = self.budget_and_chunk(world, stage, step).0 == planning.budget;
+        }
         let cost = self.cost(world, stage, step, &inputs)?;
         let steps = if settles { self.steps_settled(stage, step, planning, work, slack) } else { 1 };
         self.start_step(world, stage, cost, decoders, steps);

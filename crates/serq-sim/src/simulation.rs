@@ -670,9 +670,10 @@ impl<'a> Simulation<'a> {
 
     fn report(mut self, end: f64) -> Result<Outcome, RunError> {
         let run = &self.program.run;
-        // Steps that end at the horizon have ended.
+        // Steps that end at the horizon have ended, for what waiters ask for too.
         self.driver.now = end.next_up();
         self.kernel.catch_up_all(&mut self.driver, end);
+        let pools = self.pool_rows();
         self.driver.now = end;
         if let Some(max) = run.arrivals {
             let problem = if self.arrived < max {
@@ -725,7 +726,7 @@ impl<'a> Simulation<'a> {
             observes: Vec::new(),
             gauges: Vec::new(),
             stages: self.stage_rows(),
-            pools: self.pool_rows(),
+            pools,
             ttft: self.record_end(end),
             slo: None,
             notes,

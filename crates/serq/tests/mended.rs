@@ -207,3 +207,27 @@ fn a_plan_like_the_one_before_a_preemption_is_looked_at() {
     let outcome = outcome.unwrap_or_else(|error| panic!("it stops: {error:?}"));
     assert_eq!(outcome.gauge_points[0][4].0, 9.5);
 }
+
+/// Who waits is told by what its header asks for at the end. Steps that end at the horizon inside
+/// a leap were caught up and then counted as still to come: work far below 0, or a panic.
+#[test]
+fn what_a_waiter_asks_for_at_the_horizon_knows_the_steps_that_end_there() {
+    let text = "pool a { cap 100; admit via short; }
+        pool b { cap 100; admit via long; }
+        stage short : step { budget 64; cost 1; }
+        stage long : step { budget 64; cost 7; }
+        stage wait : delay;
+        workload { arrive batch(3); }
+        session {
+          branch (serial == 0) { hold a (60) { run short decode (300); } end; } else { }
+          branch (serial == 1) { hold b (60) { run long decode (300); } end; } else { }
+          run wait (5.5);
+          hold b (work(short)) { observe admitted = now; }
+          end;
+        }
+        run { horizon 100; }";
+    let outcome = run(text).expect("it runs");
+    assert!(outcome.report.steps_leapt > 50, "the horizon is inside a leap");
+    let asked = outcome.report.pools[1].over_cap.as_ref().expect("one waits that asks for more than the cap");
+    assert_eq!((asked.queue.as_str(), asked.need), ("b", 200.0));
+}

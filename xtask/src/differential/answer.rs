@@ -3,18 +3,22 @@
 use std::panic::catch_unwind;
 
 use serde_json::{Map, Value, json};
+use serq_ir::Program;
 use serq_lang::{Settings, compile, load};
-use serq_sim::{Options, Sample, simulate};
+use serq_sim::{Options, Outcome, Sample, simulate};
+
+/// Whether a number of ours is near enough to theirs; of a NaN it is not.
+pub(crate) type Near<'a> = dyn FnMut(f64, f64) -> bool + 'a;
 
 /// What a program did.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// It ran: `samples`, `gauge_points` and `report`, as in `tests/cases`.
     Ran(Value),
     /// It does not compile.
     Refused(String),
-    /// Its run ends in an error.
-    Stopped(String),
+    /// Its run ends in an error; ours tells when.
+    Stopped(Option<f64>, String),
     /// The side itself broke.
     Panicked(String),
     /// The reference did not answer in time.
@@ -23,18 +27,18 @@ pub(super) enum Answer {
 
 impl Answer {
     /// One line for a person.
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         match self {
             Self::Ran(_) => "ran".to_owned(),
             Self::Refused(why) => format!("refused: {why}"),
-            Self::Stopped(why) => format!("stopped: {why}"),
+            Self::Stopped(time, why) => format!("stopped{}: {why}", time.map_or(String::new(), |t| format!(" at {t}"))),
             Self::Panicked(why) => format!("panicked: {why}"),
             Self::Silent => "no answer".to_owned(),
         }
     }
 
     /// A value of the answer by its JSON pointer.
-    pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
+    pub(crate) fn at(&self, pointer: &str) -> Option<&Value> {
         match self {
             Self::Ran(value) => value.pointer(pointer),
             _ => None,
@@ -44,7 +48,7 @@ impl Answer {
 
 /// Links and runs a program here. Negative work stops the run, as it does in 0.1.3.
 /// A failed assertion is an answer too, so that its program can be shrunk.
-pub(super) fn ours(text: &str) -> Answer {
+pub(crate) fn ours(text: &str) -> Answer {
     catch_unwind(|| answer(text)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
@@ -61,10 +65,14 @@ fn answer(text: &str) -> Answer {
         return Answer::Refused(said.join("; "));
     };
     let options = Options { record: true, strict: true, max_events: Some(2_000_000), ..Options::default() };
-    let outcome = match simulate(&program, None, &options, &mut |_, _| true) {
-        Ok(outcome) => outcome,
-        Err(error) => return Answer::Stopped(format!("at {}: {}", error.time, error.message)),
-    };
+    match simulate(&program, None, &options, &mut |_, _| true) {
+        Ok(outcome) => ran(&program, &outcome),
+        Err(error) => Answer::Stopped(Some(error.time), error.message),
+    }
+}
+
+/// What a run with its samples kept came to.
+pub(crate) fn ran(program: &Program, outcome: &Outcome) -> Answer {
     let mut samples = Map::new();
     for (name, taken) in program.observes.iter().zip(&outcome.samples) {
         let column = |of: fn(&Sample) -> f64| taken.iter().map(|s| number(of(s))).collect::<Vec<Value>>();
@@ -96,8 +104,13 @@ fn number(value: f64) -> Value {
     }
 }
 
-/// Where our answer is not theirs, and which units ours leaves behind.
-pub(super) fn compare(ours: &Answer, theirs: &Answer, differences: &mut Vec<String>) {
+/// Where our answer is not theirs within 1e-9 of max(1, |x|), and which units ours leaves behind.
+pub(crate) fn compare(ours: &Answer, theirs: &Answer, differences: &mut Vec<String>) {
+    compare_by(&mut |a, b| (a - b).abs() <= 1e-9 * b.abs().max(1.0), ours, theirs, differences);
+}
+
+/// Where our answer is not theirs, by what is near enough, and which units ours leaves behind.
+pub(crate) fn compare_by(near: &mut Near<'_>, ours: &Answer, theirs: &Answer, differences: &mut Vec<String>) {
     if let Some(rows) = ours.at("/report/pools").and_then(Value::as_array) {
         for row in rows {
             if row["left"].as_f64() != Some(0.0) {
@@ -108,20 +121,19 @@ pub(super) fn compare(ours: &Answer, theirs: &Answer, differences: &mut Vec<Stri
     match (ours, theirs) {
         (Answer::Ran(ours), Answer::Ran(theirs)) => {
             for part in ["samples", "gauge_points", "report"] {
-                values(part, &ours[part], &theirs[part], differences);
+                values(near, part, &ours[part], &theirs[part], differences);
             }
         }
-        (Answer::Refused(_), Answer::Refused(_)) | (Answer::Stopped(_), Answer::Stopped(_)) => {}
+        (Answer::Refused(_), Answer::Refused(_)) | (Answer::Stopped(..), Answer::Stopped(..)) => {}
         _ => differences.push(format!("ours {}; theirs {}", ours.summary(), theirs.summary())),
     }
 }
 
-fn values(at: &str, ours: &Value, theirs: &Value, differences: &mut Vec<String>) {
+fn values(near: &mut Near<'_>, at: &str, ours: &Value, theirs: &Value, differences: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Number(a), Value::Number(b)) => {
             let (a, b) = (a.as_f64().unwrap_or(f64::NAN), b.as_f64().unwrap_or(f64::NAN));
-            let off = (a - b).abs();
-            if off.is_nan() || off > 1e-9 * b.abs().max(1.0) {
+            if !near(a, b) {
                 differences.push(format!("{at}: {a}, not {b}"));
             }
         }
@@ -135,7 +147,7 @@ fn values(at: &str, ours: &Value, theirs: &Value, differences: &mut Vec<String>)
                     (Some(name), None) => format!("{at}/{name}"),
                     _ => format!("{at}/{k}"),
                 };
-                values(&at, a, b, differences);
+                values(near, &at, a, b, differences);
             }
         }
         (Value::Object(a), Value::Object(b)) => {
@@ -151,7 +163,7 @@ fn values(at: &str, ours: &Value, theirs: &Value, differences: &mut Vec<String>)
                     continue;
                 }
                 match a.get(key) {
-                    Some(ours) => values(&format!("{at}/{key}"), ours, theirs, differences),
+                    Some(ours) => values(near, &format!("{at}/{key}"), ours, theirs, differences),
                     None => differences.push(format!("{at}/{key}: missing")),
                 }
             }

@@ -9,24 +9,25 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::answer::Answer;
+use super::answer::{Answer, compare};
 
-/// Runs a text on both sides and answers whether they agree, `mean_holders` and what the
-/// reference leaves waiting with nothing pending apart.
-pub(super) type Agree<'a> = dyn FnMut(&str) -> Result<bool, String> + 'a;
+/// Runs a text on both sides, if it runs here.
+pub(super) type Both<'a> = dyn FnMut(&str) -> Result<Option<(Answer, Answer)>, String> + 'a;
 
 const VOID_EVENT: &str = "void event: a warm-up's end, a lease that ended earlier: what waits is retried";
+const NOTHING_PENDING: &str = "nothing pending: whoever has room by then is served here, waits for ever there";
 const PASSED_OVER: &str = "engine: one passed over before another gave it work";
 
 /// A corner that the reference decides otherwise, and programs without it.
 type Corner = fn(&str) -> Option<String>;
 
-const CORNERS: [(&str, Corner); 10] = [
+const CORNERS: [(&str, Corner); 11] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("budget_left: an admitted body reads a chunk or budget that changed since", budgets_constant),
     ("cache: a preempted hold keeps a prefix larger than it had", nothing_cached),
     ("growing: a stalled chunk counts twice in the position", growing_never_stalls),
+    ("growing: who does not fit holds up the growers behind it", growths_alike),
     (PASSED_OVER, engines_swapped),
     (PASSED_OVER, engines_admit_nobody),
     (VOID_EVENT, without_warmup),
@@ -40,7 +41,7 @@ pub(super) fn class(
     ours: &Answer,
     theirs: &Answer,
     differences: &[String],
-    agree: &mut Agree<'_>,
+    both: &mut Both<'_>,
 ) -> Result<Option<&'static str>, String> {
     if matches!(ours, Answer::Panicked(_)) || differences.iter().any(|d| d.starts_with("left")) {
         return Ok(None);
@@ -52,11 +53,22 @@ pub(super) fn class(
         return Ok(Some("holders: a session with two shares of a pool"));
     }
     if stops_serving(ours, theirs) {
-        return Ok(Some("nothing pending: whoever has room by then is served here, waits for ever there"));
+        return Ok(Some(NOTHING_PENDING));
+    }
+    if let (Answer::Stopped(Some(time), why), theirs) = (ours, theirs) {
+        if why.contains("does not settle") && matches!(theirs, Answer::Silent) {
+            return Ok(Some("an instant without end: told here, gone on with for ever there"));
+        }
+        // What stops the run comes after what the reference leaves waiting.
+        if let Some((ours, theirs)) = before(text, *time).map_or(Ok(None), |text| both(&text))?
+            && stops_serving(&ours, &theirs)
+        {
+            return Ok(Some(NOTHING_PENDING));
+        }
     }
     for (class, without) in CORNERS {
         if let Some(changed) = without(text)
-            && agree(&changed)?
+            && agree(&changed, both)?
         {
             return Ok(Some(class));
         }
@@ -70,21 +82,40 @@ pub(super) fn class(
             corners += 1;
         }
     }
-    if corners > 1 && agree(&changed)? {
+    if corners > 1 && agree(&changed, both)? {
         return Ok(Some("several of these at once"));
     }
     Ok(rounded(text, theirs).then_some("rounding: shares that are no dyadic number"))
 }
 
+/// Whether both sides agree on a program, `mean_holders` and what the reference leaves waiting
+/// with nothing pending apart.
+fn agree(text: &str, both: &mut Both<'_>) -> Result<bool, String> {
+    let Some((ours, theirs)) = both(text)? else { return Ok(false) };
+    let mut differences = Vec::new();
+    compare(&ours, &theirs, &mut differences);
+    Ok(only_holders(text, &differences) || stops_serving(&ours, &theirs))
+}
+
+/// The program with its horizon just before a time.
+fn before(text: &str, time: f64) -> Option<String> {
+    let begin = text.find("  horizon ")?;
+    let end = begin + text[begin..].find(';')?;
+    Some(format!("{}  horizon {}{}", &text[..begin], time.next_down(), &text[end..]))
+}
+
 /// Whether work was divided by 3 or the like: the program shares, and some time is no
-/// multiple of 2⁻²⁴. Two things that end together may then end in either order.
+/// multiple of 2⁻²⁴, or some sample is one of 1/8 but for its last digits. Two things that end
+/// together may then end in either order.
 fn rounded(text: &str, theirs: &Answer) -> bool {
     let odd = |time: &Value| time.as_f64().is_some_and(|t| (t * 16_777_216.0).fract() != 0.0);
-    let columns = theirs.at("/samples").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+    let off = |eighths: f64| eighths != eighths.round() && (eighths - eighths.round()).abs() < 1e-9;
+    let columns = || theirs.at("/samples").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+    let mut samples = columns().filter_map(|c| c["samples"].as_array()).flatten().filter_map(Value::as_f64);
     let points = theirs.at("/gauge_points").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
-    let mut times = columns.filter_map(|c| c["times"].as_array()).flatten().collect::<Vec<_>>();
+    let mut times = columns().filter_map(|c| c["times"].as_array()).flatten().collect::<Vec<_>>();
     times.extend(points.filter_map(Value::as_array).flatten().map(|point| &point[0]));
-    text.contains("ps(") && times.into_iter().any(odd)
+    text.contains("ps(") && (times.into_iter().any(odd) || samples.any(|sample| off(8.0 * sample)))
 }
 
 /// The program with its plain `ps` stages below the engines, or (a link's) no `ps`. 0.1.3 makes one pass over the
@@ -190,14 +221,33 @@ fn nothing_cached(text: &str) -> Option<String> {
     (preempts && changed != text).then_some(changed)
 }
 
-/// The program with room for every growth of a run in a pool of `preempt none`: there 0.1.3
-/// counts the chunk that waited twice in the run's position.
+/// The program with room for every growth of a run that may wait: there 0.1.3 counts the
+/// chunk that waited twice in the run's position. It waits in a pool of `preempt none`; or at a
+/// member of an engine whose memory is another member, where nobody is a victim.
 fn growing_never_stalls(text: &str) -> Option<String> {
-    let grown: BTreeSet<String> =
-        text.lines().filter_map(|line| line.split_once(" growing ")).filter_map(|(_, pool)| name(pool)).collect();
+    let index = |member: &str| member.split_once('[').map(|(_, index)| index.split(']').next().map(str::to_owned));
+    let (mut grown, mut elsewhere) = (BTreeSet::new(), BTreeSet::new());
+    for (run, pool) in text.lines().filter_map(|line| line.trim().strip_prefix("run ")?.split_once(" growing ")) {
+        grown.extend(name(pool));
+        if index(run.split(' ').next().unwrap_or(run)) != index(pool) {
+            elsewhere.extend(name(pool));
+        }
+    }
     with_room(text, |pool, options| {
-        grown.contains(pool) && !options.iter().any(|o| o.starts_with("preempt lifo") || o.starts_with("preempt by"))
+        let preempts = options.iter().any(|o| o.starts_with("preempt lifo") || o.starts_with("preempt by"));
+        grown.contains(pool) && (!preempts || elsewhere.contains(pool))
     })
+}
+
+/// The program with growths of one size: whoever waits longest fits first. In 0.1.3 a grower
+/// that does not fit holds up those behind it, here they are tried (docs/semantics.md, 7).
+fn growths_alike(text: &str) -> Option<String> {
+    let alike = |line: &str| {
+        let pool = line.trim().strip_prefix("grow ")?.split_once(" (")?.0;
+        Some(format!("grow {pool} (2);\n"))
+    };
+    let changed: String = text.lines().map(|line| alike(line).unwrap_or_else(|| format!("{line}\n"))).collect();
+    (text.lines().filter(|line| alike(line).is_some()).count() > 1).then_some(changed)
 }
 
 /// The program with room for everything that is spilled: 0.1.3 makes room first and then
@@ -253,16 +303,11 @@ fn with_room(text: &str, chosen: impl Fn(&str, &[&str]) -> bool) -> Option<Strin
     changed.then(|| out.join("\n") + "\n")
 }
 
-/// Whether a difference is `mean_holders` of a pool that a session may have twice.
-pub(super) fn is_holders(text: &str, difference: &str) -> bool {
-    only_holders(text, std::slice::from_ref(&difference.to_owned()))
-}
-
 /// The reference does what we do up to some instant and nothing afterwards, with sessions
 /// alive: what an admitted body waits for in a pool served at settles is tried at the next
 /// event, and none comes. Its samples and change points are then the beginning of ours, but
 /// for the last change point, which holds what that instant left.
-pub(super) fn stops_serving(ours: &Answer, theirs: &Answer) -> bool {
+fn stops_serving(ours: &Answer, theirs: &Answer) -> bool {
     let number = |answer: &Answer, at: &str| answer.at(at).and_then(Value::as_f64).unwrap_or(f64::NAN);
     let alive = |answer: &Answer| number(answer, "/report/arrivals") - number(answer, "/report/ended");
     if alive(theirs).is_nan() || alive(theirs) <= 0.0 {

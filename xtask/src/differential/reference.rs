@@ -16,16 +16,15 @@ use crate::program::root;
 
 /// What an answer may take. A generated program takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The release the answers are from.
-const RELEASE: &str = "0.1.3";
-
-pub(super) struct Reference {
+pub(crate) struct Reference {
     python: String,
     path: Option<PathBuf>,
+    /// The releases it may be.
+    releases: &'static [&'static str],
     process: Process,
     asked: u64,
     /// What an answer may take.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 struct Process {
@@ -42,7 +41,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    fn start(python: &str, path: Option<&Path>) -> Result<Self, String> {
+    fn start(python: &str, path: Option<&Path>, releases: &[&str]) -> Result<Self, String> {
         let script = root().join("tools/reference.py");
         let mut command = Command::new(python);
         command.arg(&script).args(path).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -61,33 +60,44 @@ impl Process {
         let process = Self { child, input, lines };
         let hello = process.lines.recv_timeout(PATIENCE).map_err(|_| {
             format!(
-                "{python} has no pyserq: `pip install --target FOLDER pyserq=={RELEASE}` and --reference-path FOLDER"
+                "{python} has no pyserq: `pip install --target FOLDER pyserq=={}` and --reference-path FOLDER",
+                releases[0]
             )
         })?;
         let hello: Value = serde_json::from_str(&hello).map_err(|e| e.to_string())?;
         match hello["release"].as_str() {
-            Some(RELEASE) => Ok(process),
-            other => Err(format!("the reference is {RELEASE}, {python} has {other:?}")),
+            Some(release) if releases.contains(&release) => Ok(process),
+            other => Err(format!("the reference is {}, {python} has {other:?}", releases.join(" or "))),
         }
     }
 }
 
 impl Reference {
-    pub(super) fn start(python: &str, path: Option<&Path>) -> Result<Self, String> {
-        let process = Process::start(python, path)?;
-        Ok(Self { python: python.to_owned(), path: path.map(Path::to_owned), process, asked: 0, patience: PATIENCE })
+    pub(crate) fn start(python: &str, path: Option<&Path>, releases: &'static [&'static str]) -> Result<Self, String> {
+        let process = Process::start(python, path, releases)?;
+        let (python, path) = (python.to_owned(), path.map(Path::to_owned));
+        Ok(Self { python, path, releases, process, asked: 0, patience: PATIENCE })
     }
 
     /// Sends a program; [`Reference::answer`] waits for what it did.
-    pub(super) fn ask(&mut self, text: &str) -> Result<(), String> {
+    pub(crate) fn ask(&mut self, text: &str) -> Result<(), String> {
+        self.send(json!({ "source": text }))
+    }
+
+    /// Sends a program that reads other files.
+    pub(crate) fn ask_file(&mut self, path: &Path) -> Result<(), String> {
+        self.send(json!({ "path": path }))
+    }
+
+    fn send(&mut self, mut line: Value) -> Result<(), String> {
         self.asked += 1;
-        let line = json!({ "id": self.asked, "source": text });
+        line["id"] = json!(self.asked);
         // A dead process is seen when its answer is waited for.
         let _ = writeln!(self.process.input, "{line}").and_then(|()| self.process.input.flush());
         Ok(())
     }
 
-    pub(super) fn answer(&mut self) -> Result<Answer, String> {
+    pub(crate) fn answer(&mut self) -> Result<Answer, String> {
         match self.process.lines.recv_timeout(self.patience) {
             Ok(line) => {
                 let answered: Value = serde_json::from_str(&line).map_err(|e| format!("{e} in {line}"))?;
@@ -98,12 +108,12 @@ impl Reference {
                 Ok(match answered["status"].as_str() {
                     Some("ok") => Answer::Ran(answered),
                     Some("refused") => Answer::Refused(message),
-                    Some("stopped") => Answer::Stopped(message),
+                    Some("stopped") => Answer::Stopped(None, message),
                     _ => Answer::Panicked(message),
                 })
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                self.process = Process::start(&self.python, self.path.as_deref())?;
+                self.process = Process::start(&self.python, self.path.as_deref(), self.releases)?;
                 Ok(Answer::Silent)
             }
         }

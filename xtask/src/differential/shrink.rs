@@ -91,7 +91,7 @@ fn without(lines: &[String], at: usize) -> Vec<Vec<String>> {
 fn differs(reference: &mut Reference, whole: &str, lines: &[String]) -> Result<Option<Vec<String>>, String> {
     let candidate = lines.join("\n") + "\n";
     let ours = answer::ours(&candidate);
-    let stops = |answer: &Answer| matches!(answer, Answer::Stopped(_));
+    let stops = |answer: &Answer| matches!(answer, Answer::Stopped(..));
     let whole_stops = stops(&answer::ours(whole));
     if stops(&ours) != whole_stops {
         return Ok(None); // Before the reference is asked: it may run for ever where ours stops.

@@ -48,10 +48,10 @@ pub fn generate(seed: u64) -> Generated {
 
 /// xorshift64*, seeded through a mixer so that neighbouring seeds differ.
 #[derive(Clone, Debug)]
-struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -65,17 +65,26 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// From `low` to `high`, both possible.
-    fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    /// In (0, 1].
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() + 1) as f64 / (1_u64 << 48) as f64
+    }
+
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    pub(crate) fn one_of<T: Clone>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len() as u64) as usize].clone()
     }
 }
 
@@ -116,7 +125,7 @@ impl Writer {
     }
 
     fn one_of<T: Clone>(&mut self, options: &[T]) -> T {
-        options[self.rng.below(options.len() as u64) as usize].clone()
+        self.rng.one_of(options)
     }
 
     /// A multiple of 1/8 in [low, high], more often a whole number.
