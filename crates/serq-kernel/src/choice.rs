@@ -47,8 +47,8 @@ pub(crate) struct TrackedCode {
     keys: Vec<Vec<Expr>>,
     /// Families of pools of which `cachedin` is read.
     cached: Vec<Family>,
-    /// `work` of a step stage is read: while it leaps it changes unmarked.
-    reads_work: bool,
+    /// Families of step stages of which `work` is read: while one leaps it changes unmarked.
+    worked: Vec<Family>,
 }
 
 /// A candidate to be read again.
@@ -74,7 +74,7 @@ struct Dependence {
     pools: Vec<u32>,
     stages: Vec<u32>,
     cached: Vec<u32>,
-    work: bool,
+    worked: Vec<u32>,
 }
 
 impl Dependence {
@@ -98,7 +98,9 @@ impl Dependence {
             ir::Expr::Stage(figure, stage) if is_candidate(&stage.member) => {
                 let step = matches!(program.stages[stage.stage as usize].kind, ir::StageKind::Step(_));
                 self.candidate = true;
-                self.work |= *figure == StageFigure::Work;
+                if *figure == StageFigure::Work {
+                    self.worked.push(stage.stage);
+                }
                 // What a served job has left shrinks all the time; what is left of a budget may
                 // depend on anything.
                 self.beyond |= *figure == StageFigure::BudgetLeft || (*figure == StageFigure::Work && !step);
@@ -157,6 +159,7 @@ impl ChoicesCode {
         let (pools, stages): (Vec<Family>, Vec<Family>) =
             (all.pools.iter().map(pool).collect(), all.stages.iter().map(stage).collect());
         let cached: Vec<Family> = all.cached.iter().map(pool).collect();
+        let worked: Vec<Family> = all.worked.iter().map(stage).collect();
         // An index beyond a family's members stops the run; the scan says where.
         if pools.iter().chain(&stages).chain(&cached).any(|family| family.size < count) {
             return None;
@@ -176,7 +179,7 @@ impl ChoicesCode {
                 ranked.iter().map(|key| Expr::with(key, families, Some(bound), &mut |_| None)).collect()
             })
             .collect();
-        self.tracked.push(TrackedCode { count, keys, cached, reads_work: all.work });
+        self.tracked.push(TrackedCode { count, keys, cached, worked });
         Some(id)
     }
 }
@@ -246,11 +249,16 @@ impl Choice {
         while at > 1 {
             at /= 2;
             let (left, right) = (self.winners[2 * at], self.winners[2 * at + 1]);
-            self.winners[at] = match (left, right) {
+            let winner = match (left, right) {
                 (NONE, winner) | (winner, NONE) => winner,
                 _ if precedes(self.keys_of(right), self.keys_of(left)) => right,
                 _ => left,
             };
+            if winner == self.winners[at] && winner != candidate {
+                // Who won here before wins above as before.
+                return;
+            }
+            self.winners[at] = winner;
         }
     }
 }
@@ -285,9 +293,9 @@ impl Kernel<'_> {
     pub(crate) fn choose_tracked<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode) -> Option<u32> {
         let id = code.tracked?;
         let tracked = &self.code.choices.tracked[id as usize];
-        if tracked.reads_work {
-            let mut from = 0;
-            while let Some(stage) = self.leaping.next_from(from) {
+        for family in &tracked.worked {
+            let mut from = family.first;
+            while let Some(stage) = self.leaping.next_from(from).filter(|stage| stage - family.first < family.size) {
                 from = stage + 1;
                 self.mark_stage(stage);
             }

@@ -1,10 +1,8 @@
 //! The event list: what is due, in order of time, then of being scheduled.
 //!
 //! One slot stands in front of the heap: an engine's next step end is usually the
-//! next event of all, and never touches the heap then.
-
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+//! next event of all, and never touches the heap then. The heap has four branches: half
+//! as deep as with two, and those of one place lie side by side.
 
 use crate::leap::StepRun;
 
@@ -42,30 +40,19 @@ impl Event {
     pub(crate) fn time(&self) -> f64 {
         f64::from_bits(self.time_bits)
     }
-}
 
-impl Ord for Event {
+    /// Whether it comes first.
     #[inline(always)]
-    fn cmp(&self, other: &Self) -> Ordering {
-        let key = |event: &Self| (event.time_bits, event.as_of_bits, event.order);
-        key(self).cmp(&key(other))
+    fn before(&self, other: &Self) -> bool {
+        if self.time_bits != other.time_bits {
+            return self.time_bits < other.time_bits;
+        }
+        (self.as_of_bits, self.order) < (other.as_of_bits, other.order)
     }
 }
 
-impl PartialOrd for Event {
-    #[inline(always)]
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Event {}
+/// Of a place in the heap.
+const BRANCHES: usize = 4;
 
 /// An event passes in fields, not as a whole: what was just written field by field is slow
 /// to read in one piece.
@@ -74,14 +61,15 @@ pub(crate) struct EventList {
     /// The first of all, where there is one.
     front: Event,
     in_front: bool,
-    heap: BinaryHeap<Reverse<Event>>,
+    /// The others: at `at` one that is before those at 4 × at + 1 and the three after.
+    heap: Vec<Event>,
     sequence: u64,
 }
 
 impl Default for EventList {
     fn default() -> Self {
         let front = Event { time_bits: 0, as_of_bits: 0, order: 0, sequence: 0, what: What::Warmup };
-        Self { front, in_front: false, heap: BinaryHeap::new(), sequence: 0 }
+        Self { front, in_front: false, heap: Vec::new(), sequence: 0 }
     }
 }
 
@@ -116,7 +104,7 @@ impl EventList {
         let sequence = self.sequence;
         let event = Event { time_bits: time.to_bits(), as_of_bits: as_of.to_bits(), order, sequence, what };
         match self.first() {
-            Some(first) if event > *first => self.push_behind(event),
+            Some(first) if first.before(&event) => self.push_behind(event),
             _ => {
                 if self.in_front {
                     self.push_behind(self.front);
@@ -130,13 +118,23 @@ impl EventList {
 
     #[inline(never)]
     fn push_behind(&mut self, event: Event) {
-        self.heap.push(Reverse(event));
+        let mut at = self.heap.len();
+        self.heap.push(event);
+        while at > 0 {
+            let above = (at - 1) / BRANCHES;
+            if self.heap[above].before(&event) {
+                break;
+            }
+            self.heap[at] = self.heap[above];
+            at = above;
+        }
+        self.heap[at] = event;
     }
 
     /// The first event, stale or not.
     #[inline]
     pub(crate) fn first(&self) -> Option<&Event> {
-        if self.in_front { Some(&self.front) } else { self.heap.peek().map(|top| &top.0) }
+        if self.in_front { Some(&self.front) } else { self.heap.first() }
     }
 
     /// Whether the first event, stale or not, is at this time.
@@ -154,8 +152,62 @@ impl EventList {
         }
     }
 
+    /// The last one takes the place of the first, and sinks.
     #[inline(never)]
     fn remove_behind(&mut self) {
-        self.heap.pop();
+        let Some(event) = self.heap.pop() else { return };
+        let count = self.heap.len();
+        if count == 0 {
+            return;
+        }
+        let mut at = 0;
+        loop {
+            let below = BRANCHES * at + 1;
+            let Some(branches) = self.heap.get(below..count.min(below + BRANCHES)) else { break };
+            let Some(mut first) = branches.first() else { break };
+            let mut branch = 0;
+            for (other, candidate) in branches.iter().enumerate().skip(1) {
+                if candidate.before(first) {
+                    (first, branch) = (candidate, other);
+                }
+            }
+            if event.before(first) {
+                break;
+            }
+            self.heap[at] = *first;
+            at = below + branch;
+        }
+        self.heap[at] = event;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Taken one by one, in between pushed, events come in order: of time, then of being scheduled.
+    #[test]
+    fn events_come_in_order() {
+        let (mut list, mut pending, mut taken) = (EventList::default(), 0, Vec::new());
+        let mut number = 1_u64;
+        let mut take = |list: &mut EventList| {
+            let first = *list.first().expect("something is pending");
+            list.remove_first();
+            taken.push((first.time(), first.sequence));
+        };
+        for _ in 0..20_000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let now = list.first().map_or(0.0, Event::time);
+            if number >> 61 < 5 {
+                list.push(now, now + ((number >> 40) % 97) as f64, What::Arrival);
+                pending += 1;
+            } else if pending > 0 {
+                take(&mut list);
+                pending -= 1;
+            }
+        }
+        (0..pending).for_each(|_| take(&mut list));
+        assert!(list.first().is_none());
+        assert!(taken.len() > 10_000 && taken.is_sorted());
     }
 }
