@@ -274,7 +274,7 @@ impl Measurements {
         let slo = (!options.slo.is_empty()).then(|| self.slo(program, options));
         let mut observes = Vec::new();
         let mut notes = Vec::new();
-        for (name, samples) in program.observes.iter().zip(&mut self.samples) {
+        for (name, samples) in program.observes.iter().zip(&self.samples) {
             let Summary { count, mean, ci, cv2, quantiles: [p50, p90, p95, p99], sketched } = samples.summarise();
             observes.push(report::Observe { name: name.clone(), count, mean, ci, cv2, p50, p90, p95, p99 });
             if sketched {

@@ -73,16 +73,16 @@ impl Samples {
         }
     }
 
-    /// The figures so far. What it kept is in another order then.
-    pub(crate) fn summarise(&mut self) -> Summary {
+    /// The figures so far.
+    pub(crate) fn summarise(&self) -> Summary {
         match &self.sketch {
             Some(sketch) => sketch.summarise(),
-            None => summarise(&mut self.kept),
+            None => summarise(&self.kept),
         }
     }
 }
 
-fn summarise(samples: &mut [f64]) -> Summary {
+fn summarise(samples: &[f64]) -> Summary {
     let n = samples.len();
     let count = n as f64;
     if n == 0 {
@@ -106,14 +106,22 @@ fn summarise(samples: &mut [f64]) -> Summary {
         samples.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (count - 1.0) / (mean * mean)
     };
     // Each is searched in what is above the one before.
+    let mut ranks: Vec<i64> = samples.iter().map(|sample| rank_of(sample.to_bits())).collect();
     let mut from = 0;
     let quantiles = QUANTILES.map(|q| {
-        let rank = ((q * count).ceil() as usize).clamp(1, n) - 1;
-        let (_, quantile, _) = samples[from..].select_nth_unstable_by(rank - from, f64::total_cmp);
-        from = rank;
-        *quantile
+        let at = ((q * count).ceil() as usize).clamp(1, n) - 1;
+        let (_, quantile, _) = ranks[from..].select_nth_unstable(at - from);
+        from = at;
+        f64::from_bits(rank_of(*quantile as u64) as u64)
     });
     Summary { count: n as u64, mean, ci, cv2, quantiles, sketched: false }
+}
+
+/// A number that orders as the double with these bits does (`f64::total_cmp`); of that number's
+/// bits, the double's again.
+fn rank_of(bits: u64) -> i64 {
+    let bits = bits as i64;
+    bits ^ ((bits >> 63) as u64 >> 1) as i64
 }
 
 impl Sketch {
@@ -210,6 +218,17 @@ mod tests {
             let u = (k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64;
             1.0 / (1.0 - u).sqrt() - 1.5 + k as f64 / n as f64
         })
+    }
+
+    #[test]
+    fn ranks_order_as_doubles_do_and_give_them_back() {
+        let mut doubles = vec![f64::NEG_INFINITY, -2.5, -1e-300, -0.0, 0.0, 1e-300, 0.3, 2.5, 1e300, f64::INFINITY];
+        doubles.push(f64::NAN);
+        let ranks: Vec<i64> = doubles.iter().map(|x| rank_of(x.to_bits())).collect();
+        assert!(ranks.is_sorted());
+        for (rank, double) in ranks.iter().zip(&doubles) {
+            assert_eq!(rank_of(*rank as u64) as u64, double.to_bits());
+        }
     }
 
     #[test]

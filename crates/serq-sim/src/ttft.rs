@@ -347,18 +347,17 @@ impl Breakdown {
         }
     }
 
-    pub(crate) fn report(&mut self) -> report::Ttft {
-        // Once each: the samples lose their order in it.
-        let row = |samples: &mut Samples| {
+    pub(crate) fn report(&self) -> report::Ttft {
+        let row = |samples: &Samples| {
             let summary = samples.summarise();
             let [p50, p90, p95, p99] = summary.quantiles;
             let part = report::TtftPart { mean: summary.mean, ci: summary.ci, share: f64::NAN, p50, p90, p95, p99 };
             (summary.count, part)
         };
-        let (count, total) = row(&mut self.total);
+        let (count, total) = row(&self.total);
         let parts = Part::ALL
             .iter()
-            .zip(&mut self.parts)
+            .zip(&self.parts)
             .map(|(part, samples)| {
                 let (_, row) = row(samples);
                 (part.word(), report::TtftPart { share: row.mean / total.mean, ..row })
