@@ -235,6 +235,8 @@ pub struct OverCap {
 pub struct Ttft {
     /// Requests whose first token came after warm-up.
     pub count: u64,
+    /// The parts' quantiles are sketched to 0.05 %: there are more than 8,192 requests.
+    pub sketched: bool,
     /// Their whole time.
     pub total: TtftPart,
     /// In the order of a request's way. Their means sum to the total's.

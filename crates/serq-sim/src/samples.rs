@@ -1,7 +1,7 @@
 //! The samples of one observation, in bounded memory.
 //!
-//! Up to [`EXACT_MAX`] samples everything is exact. Above that (and not with
-//! `exact`), batches double in size instead of growing in number, and quantiles come
+//! Up to [`EXACT_MAX`] samples, of the parts of something observed to [`EXACT_PARTS`],
+//! everything is exact. Above that (and not with `exact`), batches double in size instead of growing in number, and quantiles come
 //! from a sketch: a count per interval of values, an interval being a power of two
 //! divided in 1024, so that a quantile is off by at most 0.05 %. Mean and variance
 //! stay exact sums.
@@ -10,6 +10,8 @@ use crate::statistics::{BATCHES, half_width};
 
 /// Samples kept one by one.
 pub(crate) const EXACT_MAX: usize = 65_536;
+/// … where what they are parts of is kept itself.
+pub(crate) const EXACT_PARTS: usize = 8_192;
 /// Batches a sketch begins with; at twice as many, neighbours are joined.
 const SKETCH_BATCHES: usize = 512;
 
@@ -28,12 +30,13 @@ pub(crate) struct Summary {
     pub(crate) sketched: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Samples {
     /// In the order they were taken.
     kept: Vec<f64>,
+    /// So many at most.
+    most: usize,
     sketch: Option<Box<Sketch>>,
-    exact: bool,
 }
 
 #[derive(Debug)]
@@ -53,17 +56,22 @@ struct Sketch {
 
 /// Neighbouring intervals: count and sum of each.
 type Page = [(u64, f64); PAGE];
-const PAGE: usize = 128;
+const PAGE: usize = 32;
 
 impl Samples {
     pub(crate) fn new(exact: bool) -> Self {
-        Self { exact, ..Self::default() }
+        Self::up_to(EXACT_MAX, exact)
+    }
+
+    /// Kept one by one up to so many, or all.
+    pub(crate) fn up_to(most: usize, exact: bool) -> Self {
+        Self { kept: Vec::new(), most: if exact { usize::MAX } else { most }, sketch: None }
     }
 
     pub(crate) fn push(&mut self, value: f64) {
         match &mut self.sketch {
             Some(sketch) => sketch.push(value),
-            None if self.kept.len() == EXACT_MAX && !self.exact => {
+            None if self.kept.len() == self.most => {
                 let mut sketch = Box::new(Sketch::of(&self.kept));
                 sketch.push(value);
                 self.sketch = Some(sketch);
@@ -132,7 +140,7 @@ impl Sketch {
             sum: 0.0,
             squares: 0.0,
             pages: Vec::new(),
-            batch_size: (EXACT_MAX / SKETCH_BATCHES) as u64,
+            batch_size: (samples.len() / SKETCH_BATCHES) as u64,
             batches: Vec::new(),
             filling: (0, 0.0),
         };

@@ -23,7 +23,7 @@ use serq_kernel::{Code, Kernel, Move};
 
 use crate::report;
 use crate::roles::{Role, Roles};
-use crate::samples::Samples;
+use crate::samples::{EXACT_PARTS, Samples, Summary};
 
 /// A part of the time to the first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Breakdown {
             warmup: program.run.warmup.0,
             ways: Vec::new(),
             total: Samples::new(exact),
-            parts: std::array::from_fn(|_| Samples::new(exact)),
+            parts: std::array::from_fn(|_| Samples::up_to(EXACT_PARTS, exact)),
         })
     }
 
@@ -352,19 +352,21 @@ impl Breakdown {
             let summary = samples.summarise();
             let [p50, p90, p95, p99] = summary.quantiles;
             let part = report::TtftPart { mean: summary.mean, ci: summary.ci, share: f64::NAN, p50, p90, p95, p99 };
-            (summary.count, part)
+            (summary, part)
         };
-        let (count, total) = row(&self.total);
+        let (Summary { count, .. }, total) = row(&self.total);
+        let mut sketched = false;
         let parts = Part::ALL
             .iter()
             .zip(&self.parts)
             .map(|(part, samples)| {
-                let (_, row) = row(samples);
+                let (summary, row) = row(samples);
+                sketched |= summary.sketched;
                 (part.word(), report::TtftPart { share: row.mean / total.mean, ..row })
             })
             .collect();
         // The whole of nothing is no whole.
         let share = if total.mean > 0.0 { 1.0 } else { f64::NAN };
-        report::Ttft { count, total: report::TtftPart { share, ..total }, parts }
+        report::Ttft { count, sketched, total: report::TtftPart { share, ..total }, parts }
     }
 }

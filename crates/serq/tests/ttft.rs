@@ -205,3 +205,23 @@ fn an_engine_that_does_both_has_no_parts() {
     assert!(requests.is_empty());
     assert!(outcome.report.ttft.is_none());
 }
+
+/// Above 8,192 requests the parts' quantiles come from a sketch, unless all are to be kept.
+#[test]
+fn the_parts_of_many_requests_are_sketched_closely() {
+    let program = example("llmd_nixl_pull.sq", &[("Lambda", "2")], 700.0);
+    let ttft = |exact| {
+        let options = Options { exact, ..Options::default() };
+        let outcome = simulate_recorded(&program, None, &options, None, &mut |_, _| true).expect("it runs");
+        outcome.report.ttft.expect("it has prefill and decode engines")
+    };
+    let (sketched, exact) = (ttft(false), ttft(true));
+    assert!(sketched.count > 8_192 && sketched.sketched && !exact.sketched);
+    assert_eq!(sketched.total.p99.to_bits(), exact.total.p99.to_bits());
+    for ((word, sketched), (_, exact)) in sketched.parts.iter().zip(&exact.parts) {
+        assert!((sketched.mean - exact.mean).abs() <= 1e-12 * exact.mean, "{word}");
+        for (a, b) in [(sketched.p50, exact.p50), (sketched.p90, exact.p90), (sketched.p99, exact.p99)] {
+            assert!((a - b).abs() <= 1e-3 * b.abs(), "{word}: {a} and {b}");
+        }
+    }
+}
