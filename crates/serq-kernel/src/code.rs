@@ -23,6 +23,8 @@ pub struct Code {
     pub(crate) pools: Vec<PoolCode>,
     pub(crate) stages: Vec<StageCode>,
     pub(crate) share: Option<ir::SharePolicy>,
+    /// By stage: what its flows share.
+    pub(crate) capacities: Vec<f64>,
     pub(crate) ops: Vec<Op>,
     pub(crate) places: Vec<Place>,
     /// Where sessions begin (an [`Op::Init`]).
@@ -323,7 +325,12 @@ impl<'a> Builder<'a> {
             self.estimates.set(true);
         }
         let gauges = GaugesCode::new(&self.program.gauges, pools.len(), stages.len(), &self.families);
+        let capacity = |stage: &StageCode| match stage.kind {
+            StageCodeKind::Shared { capacity } => capacity,
+            _ => f64::NAN,
+        };
         Code {
+            capacities: stages.iter().map(capacity).collect(),
             attributes: self.program.attributes.len(),
             families: self.families,
             pools,

@@ -42,6 +42,19 @@ pub(crate) struct Region {
     number: u64,
     stages: Vec<RegionStage>,
     flows: Vec<RegionFlow>,
+    /// By stage, side by side since most that are asked are not inside: the latest region it was
+    /// in, and its place there.
+    places: Vec<(u64, u32)>,
+}
+
+impl Region {
+    pub(crate) fn new(stages: usize) -> Self {
+        Self { places: vec![(0, 0); stages], ..Self::default() }
+    }
+
+    fn is_inside(&self, stage: u32) -> bool {
+        self.places[stage as usize].0 == self.number
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,17 +75,15 @@ struct RegionFlow {
 
 impl Kernel<'_> {
     fn capacity(&self, stage: u32) -> f64 {
-        match self.code.stages[stage as usize].kind {
-            StageCodeKind::Shared { capacity } => capacity,
-            _ => unreachable!("flows run on shared stages only"),
-        }
+        self.code.capacities[stage as usize]
     }
 
     pub(crate) fn start_flow(&mut self, id: u32) {
         let job = &mut self.jobs[id as usize];
         job.started = self.now;
         job.since = self.now;
-        job.rate = f64::NAN;
+        self.flow_rates.resize(self.flow_rates.len().max(id as usize + 1), 0.0);
+        self.flow_rates[id as usize] = f64::NAN;
         for &stage in &job.stages {
             self.stages[stage as usize].serving.push(id);
             self.flows_changed_at.push(stage);
@@ -121,16 +132,16 @@ impl Kernel<'_> {
     fn set_flow_rate(&mut self, id: u32, rate: f64) {
         let now = self.now;
         let job = &mut self.jobs[id as usize];
-        if job.rate == rate {
+        let before = std::mem::replace(&mut self.flow_rates[id as usize], rate);
+        if before == rate {
             return;
         }
         self.flows_due.remove(&(job.due.to_bits(), job.order, id));
         // Nothing is moved in no time, at an endless rate either.
         if now > job.since {
-            job.remaining -= job.rate * (now - job.since);
+            job.remaining -= before * (now - job.since);
         }
         job.since = now;
-        job.rate = rate;
         let (remaining, order) = (job.remaining, job.order);
         let due = self.due(remaining, rate);
         self.jobs[id as usize].due = due.unwrap_or(f64::INFINITY);
@@ -145,7 +156,7 @@ impl Kernel<'_> {
 
     /// Always a fresh sum.
     fn count_load(&mut self, stage: u32) {
-        let sum: f64 = self.stages[stage as usize].serving.iter().map(|&f| self.jobs[f as usize].rate).sum();
+        let sum: f64 = self.stages[stage as usize].serving.iter().map(|&f| self.flow_rates[f as usize]).sum();
         self.stages[stage as usize].load = sum / self.capacity(stage);
         self.touch_stage(stage);
     }
@@ -157,19 +168,18 @@ impl Kernel<'_> {
         for &stage in changed {
             self.join_region(&mut region, stage);
         }
-        loop {
-            self.list_flows(&mut region);
+        region.flows.clear();
+        let mut listed = 0;
+        while listed < region.stages.len() {
+            self.list_flows(&mut region, listed);
+            listed = region.stages.len();
             self.fill(&mut region);
-            let stages = region.stages.len();
             for at in 0..region.flows.len() {
                 self.join_unfair_neighbours(&mut region, at);
             }
-            if region.stages.len() == stages {
-                break;
-            }
         }
         for &RegionFlow { flow, rate, .. } in &region.flows {
-            let before = self.jobs[flow as usize].rate;
+            let before = self.flow_rates[flow as usize];
             // A new flow has no rate yet.
             if before.is_nan() || (rate - before).abs() > SAME * rate {
                 self.set_flow_rate(flow, rate);
@@ -179,43 +189,50 @@ impl Kernel<'_> {
     }
 
     fn join_region(&mut self, region: &mut Region, stage: u32) {
-        let state = &mut self.stages[stage as usize];
-        if state.region != region.number && !state.serving.is_empty() {
-            state.region = region.number;
-            state.region_place = region.stages.len() as u32;
+        let place = &mut region.places[stage as usize];
+        if place.0 != region.number && !self.stages[stage as usize].serving.is_empty() {
+            *place = (region.number, region.stages.len() as u32);
             region.stages.push(RegionStage { stage, left: 0.0, unfrozen: 0 });
         }
     }
 
-    fn is_inside(&self, region: &Region, stage: u32) -> bool {
-        self.stages[stage as usize].region == region.number
-    }
-
-    /// Lists the region's flows, nothing given out yet.
-    fn list_flows(&mut self, region: &mut Region) {
-        region.flows.clear();
-        for at in 0..region.stages.len() {
-            let stage = region.stages[at].stage;
-            region.stages[at].left = self.capacity(stage);
-            region.stages[at].unfrozen = self.stages[stage as usize].serving.len() as u32;
+    /// Lists the flows of the region's stages from `new`, which joined since, after the others,
+    /// nothing given out yet.
+    fn list_flows(&mut self, region: &mut Region, new: usize) {
+        let Region { number, stages: inside, flows, places } = region;
+        for RegionStage { stage, left, unfrozen } in inside.iter_mut() {
+            *left = self.capacity(*stage);
+            *unfrozen = self.stages[*stage as usize].serving.len() as u32;
+        }
+        let place = |stage: u32| {
+            let (region, place) = places[stage as usize];
+            (region == *number).then_some(place)
+        };
+        let bound = |flow: u32| {
+            let outside = self.jobs[flow as usize].stages.iter().filter(|s| place(**s).is_none());
+            outside.map(|&s| self.left_by_others(s, flow)).fold(f64::INFINITY, f64::min)
+        };
+        for known in flows.iter_mut() {
+            known.rate = f64::NAN;
+            let joined = |&s: &u32| place(s).is_some_and(|place| place as usize >= new);
+            if self.jobs[known.flow as usize].stages.iter().any(joined) {
+                known.bound = bound(known.flow);
+            }
+        }
+        for &RegionStage { stage, .. } in &inside[new..] {
             for &flow in &self.stages[stage as usize].serving {
-                let stages = &self.jobs[flow as usize].stages;
                 // It is listed at the first of its stages that is inside.
-                let inside = |s: &&u32| self.is_inside(region, **s);
-                let first = stages.iter().filter(inside).min_by_key(|s| self.stages[**s as usize].region_place);
-                if first != Some(&stage) {
-                    continue;
+                let stages = &self.jobs[flow as usize].stages;
+                if stages.iter().filter_map(|&s| place(s)).min() == place(stage) {
+                    flows.push(RegionFlow { flow, bound: bound(flow), rate: f64::NAN });
                 }
-                let outside = stages.iter().filter(|s| !inside(s));
-                let bound = outside.map(|&s| self.left_by_others(s, flow)).fold(f64::INFINITY, f64::min);
-                region.flows.push(RegionFlow { flow, bound, rate: f64::NAN });
             }
         }
     }
 
     fn left_by_others(&self, stage: u32, flow: u32) -> f64 {
         let others = self.stages[stage as usize].serving.iter().filter(|&&f| f != flow);
-        let taken: f64 = others.map(|&f| self.jobs[f as usize].rate).sum();
+        let taken: f64 = others.map(|&f| self.flow_rates[f as usize]).sum();
         (self.capacity(stage) - taken).max(0.0)
     }
 
@@ -230,26 +247,30 @@ impl Kernel<'_> {
                     (tightest, level) = (Some(s.stage), share);
                 }
             }
-            let unfrozen = region.flows.iter().enumerate().filter(|(_, f)| f.rate.is_nan());
-            let least = unfrozen.min_by(|a, b| a.1.bound.total_cmp(&b.1.bound)).map(|(at, f)| (at, f.bound));
-            let bounded = least.filter(|&(_, bound)| bound <= level);
+            let mut bounded = None;
+            let mut least = level;
+            for (at, f) in region.flows.iter().enumerate() {
+                if f.rate.is_nan() && (f.bound < least || (f.bound == least && bounded.is_none())) {
+                    (bounded, least) = (Some(at), f.bound);
+                }
+            }
             for at in 0..region.flows.len() {
                 let RegionFlow { flow, rate, .. } = region.flows[at];
                 let stages = &self.jobs[flow as usize].stages;
                 let freezes = match bounded {
-                    Some((bounded, _)) => bounded == at,
+                    Some(bounded) => bounded == at,
                     None => rate.is_nan() && tightest.is_some_and(|t| stages.contains(&t)),
                 };
                 if !freezes {
                     continue;
                 }
-                let rate = bounded.map_or(level, |(_, bound)| bound).max(0.0);
+                let rate = least.max(0.0);
                 region.flows[at].rate = rate;
                 open -= 1;
                 for &stage in stages {
-                    let state = &self.stages[stage as usize];
-                    if state.region == region.number {
-                        let inside = &mut region.stages[state.region_place as usize];
+                    let (number, place) = region.places[stage as usize];
+                    if number == region.number {
+                        let inside = &mut region.stages[place as usize];
                         inside.unfrozen -= 1;
                         if rate.is_finite() {
                             inside.left = (inside.left - rate).max(0.0);
@@ -263,29 +284,32 @@ impl Kernel<'_> {
     /// Takes in the stages outside at which a flow's rate is not fair.
     fn join_unfair_neighbours(&mut self, region: &mut Region, at: usize) {
         let RegionFlow { flow, bound, rate } = region.flows[at];
-        let before = self.jobs[flow as usize].rate;
+        let before = self.flow_rates[flow as usize];
         for place in 0..self.jobs[flow as usize].stages.len() {
             let stage = self.jobs[flow as usize].stages[place];
-            if self.is_inside(region, stage) {
+            if region.is_inside(stage) {
                 continue;
             }
             let near = self.capacity(stage) * SAME;
+            let (moved, fell) = ((rate - before).abs() > near, rate < before - near);
+            let held = rate >= bound - near;
+            if !(moved || fell || held) {
+                continue;
+            }
             let (mut sum, mut greatest, mut shared) = (0.0, 0.0f64, false);
             for &other in &self.stages[stage as usize].serving {
-                let job = &self.jobs[other as usize];
-                sum += job.rate;
+                let rate = self.flow_rates[other as usize];
+                sum += rate;
                 if other != flow {
-                    greatest = greatest.max(job.rate);
-                    shared |= job.stages.iter().any(|&s| self.is_inside(region, s));
+                    greatest = greatest.max(rate);
+                    shared |= moved && self.jobs[other as usize].stages.iter().any(|&s| region.is_inside(s));
                 }
             }
             let full = sum >= self.capacity(stage) - near;
             let alone = self.stages[stage as usize].serving.len() == 1;
             // Two flows of the region meet there; or it is held back while another has more; or
             // it leaves room on what was full.
-            let unfair = (shared && (rate - before).abs() > near)
-                || (rate >= bound - near && rate < greatest - near)
-                || (rate < before - near && full && !alone);
+            let unfair = shared || (held && rate < greatest - near) || (fell && full && !alone);
             if unfair {
                 self.join_region(region, stage);
             }
@@ -320,8 +344,9 @@ impl Kernel<'_> {
                 open.iter().partition(|&&f| self.jobs[f as usize].stages.contains(&tightest));
             for flow in frozen {
                 let job = &self.jobs[flow as usize];
-                let off = (job.rate - rate).abs();
-                assert!(off <= 1e-9 * rate.abs() || rate.is_infinite(), "a flow has {}, {rate} is fair", job.rate);
+                let has = self.flow_rates[flow as usize];
+                let off = (has - rate).abs();
+                assert!(off <= 1e-9 * rate.abs() || rate.is_infinite(), "a flow has {has}, {rate} is fair");
                 job.stages.iter().for_each(|&s| left[s as usize] -= rate);
             }
             open = rest;

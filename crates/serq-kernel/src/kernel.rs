@@ -80,6 +80,8 @@ pub struct Kernel<'p> {
     /// A pool changed since waiters were last tried.
     pub(crate) stirred: bool,
 
+    /// By job: what rate a flow has.
+    pub(crate) flow_rates: Vec<f64>,
     /// Flows that will end, by when, then in start order.
     pub(crate) flows_due: BTreeSet<(u64, u64, u32)>,
     pub(crate) flows_changed: bool,
@@ -193,6 +195,7 @@ impl<'p> Kernel<'p> {
             leaping: IndexSet::new(stages),
             cuts: Vec::new(),
             stirred: false,
+            flow_rates: Vec::new(),
             flows_due: BTreeSet::new(),
             flows_changed: false,
             flows_changed_at: Vec::new(),
@@ -216,7 +219,7 @@ impl<'p> Kernel<'p> {
             candidates: Vec::new(),
             serve_order: Vec::new(),
             run_stages: Vec::new(),
-            region: Region::default(),
+            region: Region::new(stages),
             blocks_taken: Vec::new(),
             trace_ids: Vec::new(),
         }

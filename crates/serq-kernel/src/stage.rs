@@ -8,6 +8,7 @@
 //! tells a driver that models time when the next one is due ([`Action::NextFinish`]).
 
 use serq_ir::{Mode, PoolFigure, StageFigure};
+use smallvec::SmallVec;
 
 use crate::code::StageCodeKind;
 use crate::expression::{Frame, NO_VARIABLES, NOBODY, Variables};
@@ -50,7 +51,7 @@ pub(crate) struct Job {
     /// It got a token.
     pub(crate) moved: bool,
     /// Its stage; of a flow, all of them.
-    pub(crate) stages: Vec<u32>,
+    pub(crate) stages: SmallVec<[u32; 4]>,
     pub(crate) joined: f64,
     /// When its service began; NaN while it waits.
     pub(crate) started: f64,
@@ -58,8 +59,7 @@ pub(crate) struct Job {
     pub(crate) order: u64,
     /// Its session's admission number when it joined (it can't change meanwhile).
     pub(crate) admission: u64,
-    /// A flow's rate, since when it is that, and when it ends then.
-    pub(crate) rate: f64,
+    /// Since when a flow has its rate ([`Kernel::flow_rates`]), and when it ends then.
     pub(crate) since: f64,
     pub(crate) due: f64,
     /// Its place in its first stage's `serving`.
@@ -81,12 +81,11 @@ impl Job {
             alive: true,
             stalled: false,
             moved: false,
-            stages: Vec::new(),
+            stages: SmallVec::new(),
             joined: f64::NAN,
             started: f64::NAN,
             order: 0,
             admission: 0,
-            rate: 0.0,
             since: 0.0,
             due: f64::INFINITY,
             place: NOWHERE,
@@ -110,9 +109,6 @@ pub(crate) struct Stage {
     since: f64,
     /// Σ of its flows' rates over its capacity.
     pub(crate) load: f64,
-    /// The latest region of [`crate::flow`] it was in, and its place there.
-    pub(crate) region: u64,
-    pub(crate) region_place: u32,
     pub(crate) touched: bool,
     estimates: Estimates,
 }
@@ -453,11 +449,12 @@ impl Kernel<'_> {
                 state.serving.iter().for_each(|id| sum.add((job(id).remaining - done).max(0.0)));
             }
             StageCodeKind::Shared { .. } => {
-                let left = |job: &Job| {
-                    let moved = if self.now > job.since { job.rate * (self.now - job.since) } else { 0.0 };
+                let left = |id: &u32| {
+                    let (job, rate) = (job(id), self.flow_rates[*id as usize]);
+                    let moved = if self.now > job.since { rate * (self.now - job.since) } else { 0.0 };
                     (job.remaining - moved).max(0.0)
                 };
-                state.serving.iter().for_each(|id| sum.add(left(job(id))));
+                state.serving.iter().for_each(|id| sum.add(left(id)));
             }
         }
         state.waiting.iter().for_each(|id| sum.add(job(id).remaining));
