@@ -26,7 +26,7 @@ const BELOW_THE_BINARY: &[&str] = &["serq-ir", "serq-lang", "serq-kernel", "serq
 
 const DRAWING: &[Allowed] = &[
     Allowed { name: "serq-ir", inside: &[], outside: Some(&["schemars", "serde", "serde_json"]) },
-    Allowed { name: "serq-kernel", inside: &["serq-ir"], outside: Some(&["libm"]) },
+    Allowed { name: "serq-kernel", inside: &["serq-ir"], outside: Some(&["libm", "smallvec"]) },
     Allowed { name: "serq-lang", inside: &["serq-ir"], outside: Some(&["annotate-snippets", "libm"]) },
     Allowed {
         name: "serq-sim",
