@@ -46,17 +46,64 @@ struct Sketch {
     shift: f64,
     sum: f64,
     squares: f64,
-    /// By number, of those pages that have a sample.
-    pages: Vec<(i64, Box<Page>)>,
+    pages: Pages,
     batch_size: u64,
     batches: Vec<f64>,
     /// The batch being filled.
     filling: (u64, f64),
 }
 
-/// Neighbouring intervals: count and sum of each.
+/// Count and sum of each interval: in pages of neighbours, of which those are there that have a
+/// sample, each in the first free place from the one its number's last bits say.
+#[derive(Debug)]
+struct Pages {
+    /// A power of two, at most half of them taken.
+    places: Vec<Option<(i64, Box<Page>)>>,
+    taken: usize,
+}
+
 type Page = [(u64, f64); PAGE];
 const PAGE: usize = 32;
+
+impl Pages {
+    fn new() -> Self {
+        Self { places: vec![None; 16], taken: 0 }
+    }
+
+    fn place(&self, number: i64) -> usize {
+        let last = self.places.len() - 1;
+        let mut at = number as usize & last;
+        while self.places[at].as_ref().is_some_and(|(other, _)| *other != number) {
+            at = (at + 1) & last;
+        }
+        at
+    }
+
+    fn interval(&mut self, interval: i64) -> &mut (u64, f64) {
+        let number = interval.div_euclid(PAGE as i64);
+        let mut at = self.place(number);
+        if self.places[at].is_none() {
+            self.taken += 1;
+            if 2 * self.taken > self.places.len() {
+                let more = vec![None; 2 * self.places.len()];
+                for page in std::mem::replace(&mut self.places, more).into_iter().flatten() {
+                    let at = self.place(page.0);
+                    self.places[at] = Some(page);
+                }
+                at = self.place(number);
+            }
+        }
+        let (_, page) = self.places[at].get_or_insert_with(|| (number, Box::new([(0, 0.0); PAGE])));
+        &mut page[interval.rem_euclid(PAGE as i64) as usize]
+    }
+
+    /// In the order of their values.
+    fn intervals(&self) -> Vec<(u64, f64)> {
+        let mut pages: Vec<_> = self.places.iter().flatten().collect();
+        pages.sort_unstable_by_key(|(number, _)| *number);
+        pages.into_iter().flat_map(|(_, page)| **page).filter(|(count, _)| *count > 0).collect()
+    }
+}
 
 impl Samples {
     pub(crate) fn new(exact: bool) -> Self {
@@ -139,7 +186,7 @@ impl Sketch {
             shift: samples.iter().sum::<f64>() / samples.len() as f64,
             sum: 0.0,
             squares: 0.0,
-            pages: Vec::new(),
+            pages: Pages::new(),
             batch_size: (samples.len() / SKETCH_BATCHES) as u64,
             batches: Vec::new(),
             filling: (0, 0.0),
@@ -153,7 +200,7 @@ impl Sketch {
         let off = value - self.shift;
         self.sum += off;
         self.squares += off * off;
-        let interval = self.interval(value);
+        let interval = self.pages.interval(interval(value));
         interval.0 += 1;
         interval.1 += value;
         self.filling.0 += 1;
@@ -166,16 +213,6 @@ impl Sketch {
             self.batches = self.batches.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
             self.batch_size *= 2;
         }
-    }
-
-    fn interval(&mut self, value: f64) -> &mut (u64, f64) {
-        let interval = interval(value);
-        let page = interval.div_euclid(PAGE as i64);
-        let at = self.pages.partition_point(|(number, _)| *number < page);
-        if self.pages.get(at).is_none_or(|(number, _)| *number != page) {
-            self.pages.insert(at, (page, Box::new([(0, 0.0); PAGE])));
-        }
-        &mut self.pages[at].1[interval.rem_euclid(PAGE as i64) as usize]
     }
 
     fn summarise(&self) -> Summary {
@@ -192,21 +229,22 @@ impl Sketch {
             mean,
             ci: half_width(&means),
             cv2: if mean == 0.0 { f64::NAN } else { variance / (mean * mean) },
-            quantiles: QUANTILES.map(|q| self.quantile(q)),
+            quantiles: self.quantiles(),
             sketched: true,
         }
     }
 
-    fn quantile(&self, q: f64) -> f64 {
-        let rank = (q * self.count as f64).ceil() as u64;
-        let mut seen = 0;
-        for (count, sum) in self.pages.iter().flat_map(|(_, page)| page.iter()) {
-            seen += count;
-            if *count > 0 && seen >= rank {
-                return sum / *count as f64;
-            }
-        }
-        f64::NAN
+    fn quantiles(&self) -> [f64; 4] {
+        let intervals = self.pages.intervals();
+        QUANTILES.map(|q| {
+            let rank = (q * self.count as f64).ceil() as u64;
+            let mut seen = 0;
+            let reaches = |(count, _): &&(u64, f64)| {
+                seen += count;
+                seen >= rank
+            };
+            intervals.iter().find(reaches).map_or(f64::NAN, |(count, sum)| sum / *count as f64)
+        })
     }
 }
 
