@@ -371,12 +371,9 @@ impl Kernel<'_> {
         let frame = Frame::session(slot);
         for candidate in candidates {
             tried.clear();
-            if let Some(keys) = code.keys_of_each.get(candidate as usize) {
-                self.eval_keys(world, keys, &frame, &mut tried);
-            } else {
-                self.set_attribute(slot, code.attribute, f64::from(candidate));
-                self.eval_keys(world, &code.keys, &frame, &mut tried);
-            }
+            self.set_attribute(slot, code.attribute, f64::from(candidate));
+            let keys = code.keys_of_each.get(candidate as usize).unwrap_or(&code.keys);
+            self.eval_keys(world, keys, &frame, &mut tried);
             comparable &= !tried.iter().any(|key| key.is_nan());
             if chosen.is_none() || precedes(&tried, &best) {
                 chosen = Some(candidate);

@@ -282,10 +282,11 @@ impl<'a> Writer<'a> {
     /// The attribute that is an index, where the step that reads it may be one of a straight
     /// expression: a fault of it must be one that is met.
     fn straight_index(&self, index: Option<&ir::Expr>) -> Option<u32> {
+        let index = index?;
+        // A bound one is no attribute, but a number that no member has.
+        let straight = self.form == Form::Straight && !self.conditional && self.number(index).is_none();
         match index {
-            Some(ir::Expr::Attribute(attribute)) if self.form == Form::Straight && !self.conditional => {
-                Some(*attribute)
-            }
+            ir::Expr::Attribute(attribute) if straight => Some(*attribute),
             _ => None,
         }
     }

@@ -231,3 +231,56 @@ fn what_a_waiter_asks_for_at_the_horizon_knows_the_steps_that_end_there() {
     let asked = outcome.report.pools[1].over_cap.as_ref().expect("one waits that asks for more than the cap");
     assert_eq!((asked.queue.as_str(), asked.need), ("b", 200.0));
 }
+
+/// Few candidates have keys of their own, in which the index is known. One that no member has
+/// was read from the session's attribute instead, which is another candidate's, or none's.
+#[test]
+fn a_candidate_without_a_member_stops_the_run() {
+    for (keys, expected) in [
+        ("used(p[i])", "index 2 of p: its members are 0 to 1"),
+        ("serial, 1 + cachedin(p[i])", "index 2 of p: its members are 0 to 1"),
+        ("budget_left(e[i])", "index 2 of e: its members are 0 to 1"),
+    ] {
+        let text = format!(
+            "pool p[2] {{ cap 4; }}
+            stage e[2] : step {{ budget 8; cost 1; }}
+            workload {{ arrive batch(1); session {{ set i = 1; choose i in 3 by ({keys}); end; }} }}
+            run {{ horizon 10; }}"
+        );
+        let stop = run(&text).expect_err(keys);
+        assert!(stop.message.contains(expected), "{keys}: {}", stop.message);
+    }
+}
+
+/// A side of a condition that is not needed meets no fault, also where both sides are evaluated.
+#[test]
+fn a_side_that_is_not_needed_reads_no_member() {
+    let text = "pool p[2] { cap 4; }
+        workload { arrive batch(1); session {
+          set i = 5;
+          observe chosen = i < 2 ? used(p[i]) : 7;
+          observe both = i < 2 && free(p[i]) > 0;
+          observe either = i > 2 || free(p[i]) > 0;
+          set i = 1;
+          observe there = i < 2 ? free(p[i]) : 7;
+          end;
+        } }
+        run { horizon 10; }";
+    let outcome = run(text).expect("it runs");
+    let values: Vec<f64> = outcome.samples.iter().map(|samples| samples[0].value).collect();
+    assert_eq!(values, [7.0, 0.0, 1.0, 4.0]);
+}
+
+/// The candidate is known inside of an aggregate too.
+#[test]
+fn a_candidate_is_read_inside_an_aggregate() {
+    let text = "workload { arrive batch(1); session {
+          set i = 0;
+          choose i in 4 by (sum k in 3 (abs(i - 2) + k));
+          observe chosen = i;
+          end;
+        } }
+        run { horizon 10; }";
+    let outcome = run(text).expect("it runs");
+    assert_eq!(outcome.samples[0][0].value, 2.0);
+}
