@@ -269,9 +269,10 @@ pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
 
 impl Kernel<'_> {
     /// Something of a pool changed that a choice may read.
+    #[inline]
     pub(crate) fn mark_pool(&mut self, pool: u32) {
-        for &(choice, candidate) in &self.code.choices.pool_marks[pool as usize] {
-            self.choices[choice as usize].mark(candidate);
+        if !self.choices.is_empty() {
+            self.mark(&self.code.choices.pool_marks[pool as usize]);
         }
     }
 
@@ -279,12 +280,12 @@ impl Kernel<'_> {
     #[inline]
     pub(crate) fn mark_stage(&mut self, stage: u32) {
         if !self.choices.is_empty() {
-            self.mark_chosen_stage(stage);
+            self.mark(&self.code.choices.stage_marks[stage as usize]);
         }
     }
 
-    fn mark_chosen_stage(&mut self, stage: u32) {
-        for &(choice, candidate) in &self.code.choices.stage_marks[stage as usize] {
+    fn mark(&mut self, marks: &[Mark]) {
+        for &(choice, candidate) in marks {
             self.choices[choice as usize].mark(candidate);
         }
     }

@@ -384,7 +384,6 @@ impl<'p> Kernel<'p> {
     }
 
     /// Adds quanta to a share, which `job` grows; the room is there or cached.
-    #[inline]
     pub(crate) fn extend<W: World>(
         &mut self,
         world: &mut W,
@@ -403,32 +402,17 @@ impl<'p> Kernel<'p> {
         let before = share.quanta;
         share.quanta += amount;
         let after = share.quanta;
-        let mut recount = None;
-        if let Some(id) = job {
-            let job = &mut self.jobs[id as usize];
-            job.slack += state.units(amount);
-            if job.memory_pool == pool {
-                // Whole numbers add up exactly.
-                if state.blocks {
-                    job.memory += amount;
-                } else {
-                    recount = Some(id);
-                }
-            }
-        } else {
-            share.slack += state.units(amount);
-        }
-        if table != NO_TABLE {
-            self.allocate_blocks(slot, pool, table, amount)?;
-        } else if state.blocks && after - before == amount {
-            state.used.add(amount);
-        } else {
+        let slack = job.map_or(&mut share.slack, |job| &mut self.jobs[job as usize].slack);
+        *slack += state.units(amount);
+        if table == NO_TABLE {
             // What the share grew by in doubles, so that giving it back leaves 0.
             state.used.subtract(before);
             state.used.add(after);
+        } else {
+            self.allocate_blocks(slot, pool, table, amount)?;
         }
         self.touch_pool(pool, USED);
-        if let Some(job) = recount {
+        if let Some(job) = job {
             self.count_memory(job);
         }
         self.evict(world, pool, 0.0)

@@ -15,7 +15,7 @@
 //! The kernel has no clock, no I/O and no randomness: time comes with every fact,
 //! draws from the [`World`]. The same facts and draws give the same actions.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeSet, VecDeque};
 
 use serq_ir::Place;
@@ -100,9 +100,7 @@ pub struct Kernel<'p> {
     gap_draws: Cell<u64>,
     pub(crate) simple_place: Option<Place>,
     /// What an expression met that stops the run, and whose it was.
-    fault: RefCell<Option<(String, u32)>>,
-    /// There is such a thing.
-    faulty: Cell<bool>,
+    fault: OnceCell<(String, u32)>,
 
     pub(crate) gauges: Gauges,
     pub(crate) choices: Vec<Choice>,
@@ -181,7 +179,7 @@ impl<'p> Kernel<'p> {
             clamped: 0,
             preemptions_total: 0,
             facts: 0,
-            pools: code.pools.iter().zip(&code.choices.pool_marks).map(|(c, m)| Pool::new(c, !m.is_empty())).collect(),
+            pools: code.pools.iter().map(Pool::new).collect(),
             entries: Entries::default(),
             retried: IndexSet::new(pools),
             stages: code.stages.iter().map(|_| Stage::default()).collect(),
@@ -207,8 +205,7 @@ impl<'p> Kernel<'p> {
             stage_draws: vec![Cell::new(0); stages],
             gap_draws: Cell::new(0),
             simple_place: None,
-            fault: RefCell::new(None),
-            faulty: Cell::new(false),
+            fault: OnceCell::new(),
             gauges: Gauges::new(&code.gauges),
             choices: choice::trees(&code.choices),
             touched_pools: Vec::new(),
@@ -531,9 +528,7 @@ impl<'p> Kernel<'p> {
         }
         state.touched |= changes;
         self.stirred = true;
-        if state.chosen_by {
-            self.mark_pool(pool);
-        }
+        self.mark_pool(pool);
         if changes != QUEUE && !self.pools[pool as usize].watchers.is_empty() {
             self.tell_watchers(pool);
         }
@@ -577,8 +572,7 @@ impl<'p> Kernel<'p> {
 
     /// Notes what an expression met that stops the run; the first is told.
     pub(crate) fn record_fault(&self, message: String, session: u32) {
-        self.fault.borrow_mut().get_or_insert((message, session));
-        self.faulty.set(true);
+        self.fault.get_or_init(|| (message, session));
     }
 
     /// A bad index met in an expression stops the run here.
@@ -589,12 +583,12 @@ impl<'p> Kernel<'p> {
 
     #[inline]
     pub(crate) fn has_fault(&self) -> bool {
-        self.faulty.get()
+        self.fault.get().is_some()
     }
 
     #[cold]
     fn recorded_fault(&self) -> Box<Fault> {
-        let (message, session) = self.fault.borrow().clone().expect("there is a fault");
+        let (message, session) = self.fault.get().cloned().expect("there is a fault");
         if session == NOBODY { self.fault(message, None, None) } else { self.fault_at(message, session) }
     }
 

@@ -121,7 +121,7 @@ impl Kernel<'_> {
     #[inline(always)]
     fn offer(&mut self, stage: u32, work: f64, slack: f64) -> u64 {
         let leap = &mut self.stages[stage as usize].engine.leap;
-        let steps = work.min(slack).min(STEPS_MAX) as i64 as u64;
+        let steps = work.min(slack).min(STEPS_MAX) as u64;
         leap.work = work;
         leap.slack = slack;
         leap.caught_up = 0;
@@ -150,7 +150,7 @@ impl Kernel<'_> {
         }
         debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         let ended = world.steps_ended(stage);
-        let (work, slack) = (leap.work - ended as i64 as f64, leap.slack - ended as i64 as f64);
+        let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
         if work < 1.0 || self.something_else_to_do() {
             return Ok(GoesOn::Untold);
         }
@@ -380,7 +380,7 @@ impl Kernel<'_> {
         // As many have begun since, but for the one after the last.
         let begun = if last == Last::Told { steps - 1 } else { steps };
         engine.iterations += begun;
-        let tokens = steps as i64 as f64;
+        let tokens = steps as f64;
         // Tokens of sessions that had one in the step before.
         let mut steady = (steps - 1) * engine.plan.len() as u64;
         for &id in &engine.plan {

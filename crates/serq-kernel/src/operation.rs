@@ -154,8 +154,7 @@ pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> (Step, u
 /// value := what the budget, a number, of such a member of a stage has left
 pub(crate) fn budget_left_by(stage: u32, attribute: u32) -> (Step, u64) {
     let step: Step = |k, f, _, bits| {
-        let (stage, attribute) = ((bits >> 32) as usize, bits & u64::from(u32::MAX));
-        let index = read_attribute(k, f, attribute as u32);
+        let (stage, index) = family_and_index(k, f, bits);
         k.budget_left_of_numbers(k.stage_at(k.code.families.stages[stage], index, f))
     };
     (step, family_and_attribute(stage, attribute))
@@ -165,10 +164,13 @@ fn family_and_attribute(family: u32, attribute: u32) -> u64 {
     u64::from(family) << 32 | u64::from(attribute)
 }
 
+fn family_and_index(kernel: &Kernel<'_>, frame: &Frame<'_>, bits: u64) -> (usize, f64) {
+    ((bits >> 32) as usize, read_attribute(kernel, frame, bits as u32))
+}
+
 impl Kernel<'_> {
     fn pool_by(&self, frame: &Frame<'_>, bits: u64) -> u32 {
-        let (pool, attribute) = ((bits >> 32) as usize, bits & u64::from(u32::MAX));
-        let index = read_attribute(self, frame, attribute as u32);
+        let (pool, index) = family_and_index(self, frame, bits);
         self.pool_at(self.code.families.pools[pool], index, frame)
     }
 }

@@ -52,8 +52,6 @@ pub(crate) struct Pool {
     pub(crate) growers: Vec<Grower>,
     /// [`USED`] …, since the world last looked.
     pub(crate) touched: u8,
-    /// A choice kept up to date reads it.
-    pub(crate) chosen_by: bool,
     /// Stages that refused a head for want of it, and are told when it changes.
     pub(crate) watchers: Vec<u32>,
     /// Entries are being evicted from it.
@@ -93,7 +91,7 @@ pub struct PoolCounts {
 }
 
 impl Pool {
-    pub(crate) fn new(code: &PoolCode, chosen_by: bool) -> Self {
+    pub(crate) fn new(code: &PoolCode) -> Self {
         Self {
             cap: code.cap,
             quantum: code.block.unwrap_or(1.0),
@@ -108,7 +106,6 @@ impl Pool {
             queue: VecDeque::new(),
             growers: Vec::new(),
             touched: 0,
-            chosen_by,
             watchers: Vec::new(),
             evicting: false,
             counts: PoolCounts::default(),

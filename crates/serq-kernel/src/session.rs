@@ -421,23 +421,14 @@ impl Kernel<'_> {
 
     fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<()> {
         self.publish_all(world, slot)?;
-        if let [stage] = &run.stages[..] {
-            let stage = self.stage_member(world, stage, &Frame::session(slot));
-            return self.start_run_on(world, slot, run, &[stage]);
-        }
+        let frame = Frame::session(slot);
         let mut stages = std::mem::take(&mut self.run_stages);
         stages.clear();
         for stage in &run.stages {
-            let stage = self.stage_member(world, stage, &Frame::session(slot));
+            let stage = self.stage_member(world, stage, &frame);
             stages.push(stage);
         }
-        self.start_run_on(world, slot, run, &stages)?;
-        self.run_stages = stages;
-        Ok(())
-    }
-
-    fn start_run_on<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode, stages: &[u32]) -> Result<()> {
-        let mut work = self.eval(world, &run.work, &Frame::session(slot));
+        let mut work = self.eval(world, &run.work, &frame);
         self.check_fault()?;
         if work.is_nan() {
             return Err(self.fault_at("the work of a run is NaN".into(), slot));
@@ -458,8 +449,9 @@ impl Kernel<'_> {
         if work == 0.0 {
             self.ready(slot)?;
         } else {
-            self.add_job(world, slot, stages, run.mode, work, growing);
+            self.add_job(world, slot, &stages, run.mode, work, growing);
         }
+        self.run_stages = stages;
         Ok(())
     }
 

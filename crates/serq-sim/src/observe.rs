@@ -30,8 +30,6 @@ pub(crate) struct Measurements {
     stages: Vec<StageTrack>,
     pools: Vec<PoolTrack>,
     live: TimeAverage,
-    /// Its present value.
-    alive: u64,
     pub(crate) turns: u64,
     pub(crate) ended: u64,
 }
@@ -66,8 +64,6 @@ struct StageTrack {
     decode_only: TimeAverage,
     mixed: TimeAverage,
     decodes: TimeAverage,
-    /// The running iteration prefills.
-    prefills: bool,
     queue: Option<Windows>,
     completed: u64,
     wait: f64,
@@ -118,7 +114,6 @@ impl Measurements {
             stages: (0..kernel.stages()).map(|_| StageTrack { queue: windows(), ..StageTrack::default() }).collect(),
             pools: (0..kernel.pools()).map(|_| PoolTrack { windows: windows(), ..PoolTrack::default() }).collect(),
             live: TimeAverage::default(),
-            alive: 0,
             turns: 0,
             ended: 0,
         }
@@ -199,22 +194,15 @@ impl Measurements {
             }
         }
         track.load.set(now, state.load);
-        let decoders = f64::from(state.decoders);
-        if decoders != track.decodes.value() || state.prefills != track.prefills {
-            track.prefills = state.prefills;
-            let decodes = state.decoders > 0;
-            track.prefill_only.set(now, f64::from(u8::from(state.prefills && !decodes)));
-            track.decode_only.set(now, f64::from(u8::from(decodes && !state.prefills)));
-            track.mixed.set(now, f64::from(u8::from(decodes && state.prefills)));
-            track.decodes.set(now, decoders);
-        }
+        let (prefills, decodes) = (state.prefills, state.decoders > 0);
+        track.prefill_only.set(now, f64::from(u8::from(prefills && !decodes)));
+        track.decode_only.set(now, f64::from(u8::from(decodes && !prefills)));
+        track.mixed.set(now, f64::from(u8::from(decodes && prefills)));
+        track.decodes.set(now, f64::from(state.decoders));
     }
 
     pub(crate) fn live(&mut self, now: f64, live: u64) {
-        if live != self.alive {
-            self.alive = live;
-            self.live.set(now, live as f64);
-        }
+        self.live.set(now, live as f64);
     }
 
     #[inline]
@@ -441,7 +429,7 @@ impl GaugeTrack {
 }
 
 impl StageTrack {
-    fn report(&mut self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
+    fn report(&self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
         let mean = |average: &TimeAverage| average.mean(from, end);
         let completed = self.completed as f64;
         let (decode_steps, decode_time) = self.decode_steps.total();

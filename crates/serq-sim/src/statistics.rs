@@ -29,10 +29,6 @@ impl TimeAverage {
         changes
     }
 
-    pub(crate) fn value(&self) -> f64 {
-        self.value
-    }
-
     /// Forgets what was before.
     pub(crate) fn restart(&mut self, now: f64) {
         self.area = 0.0;
@@ -224,8 +220,6 @@ pub(crate) struct Gaps {
     buckets: Vec<Bucket>,
     /// The bucket the latest gap fell into: the next one usually does too.
     latest: usize,
-    /// Of the latest run of equal ones, those that their bucket counts.
-    counted: u64,
     runs: Runs,
 }
 
@@ -250,6 +244,7 @@ impl Gaps {
     pub(crate) fn add(&mut self, gap: f64, count: u64) {
         if gap == self.runs.value && self.runs.run > 0 {
             self.runs.run += count;
+            self.buckets[self.latest].count += count;
         } else {
             self.add_another(gap, count);
         }
@@ -257,24 +252,15 @@ impl Gaps {
 
     #[inline(never)]
     fn add_another(&mut self, gap: f64, count: u64) {
-        self.count_run();
         self.runs.add(gap, count);
-        self.counted = 0;
         let in_latest = self.buckets.get(self.latest).is_some_and(|bucket| bucket.low <= gap && gap < bucket.high);
         if !in_latest {
             self.latest = self.find(gap);
         }
         let bucket = &mut self.buckets[self.latest];
+        bucket.count += count;
         bucket.least = bucket.least.min(gap);
         bucket.greatest = bucket.greatest.max(gap);
-    }
-
-    /// The gaps of the latest run go to their bucket.
-    fn count_run(&mut self) {
-        if let Some(bucket) = self.buckets.get_mut(self.latest) {
-            bucket.count += self.runs.run - self.counted;
-            self.counted = self.runs.run;
-        }
     }
 
     fn find(&mut self, gap: f64) -> usize {
@@ -304,8 +290,7 @@ impl Gaps {
         sum / count as f64
     }
 
-    pub(crate) fn quantile(&mut self, q: f64) -> f64 {
-        self.count_run();
+    pub(crate) fn quantile(&self, q: f64) -> f64 {
         let rank = (q * self.runs.total().0 as f64).ceil() as u64;
         let mut seen = 0;
         for (k, bucket) in (self.first..).zip(&self.buckets) {
