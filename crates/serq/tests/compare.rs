@@ -1,8 +1,10 @@
 //! `serq compare`: two programs over the same seeds.
 
-use std::process::Command;
+mod binary;
 
 use serde_json::Value;
+
+use binary::serq;
 
 const DESK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.sq");
 const DESK_IR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.json");
@@ -11,12 +13,6 @@ const SHARING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/queue
 const OTHER_DRAWS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/mm1_other_draws.sq");
 /// Of `mm1.sq`, short enough for a test.
 const SHORT: [&str; 4] = ["--horizon", "2000", "--warmup", "200"];
-
-fn serq(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_serq")).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
 
 fn good(arguments: &[&str]) -> String {
     let (status, out, err) = serq(arguments);

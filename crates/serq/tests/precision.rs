@@ -1,10 +1,14 @@
 //! How sure figures are: many seeds, as many as `--precision` takes, and what is too short, their
 //! warm-up or a single run.
 
+mod binary;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+
+use binary::serq;
 
 const DESK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.sq");
 /// `mm1.sq`, short enough for a test.
@@ -16,12 +20,6 @@ const RUN: [&str; 6] = [
     "--warmup",
     "200",
 ];
-
-fn serq(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_serq")).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
 
 fn json(arguments: &[&str]) -> Value {
     let (status, out, err) = serq(arguments);

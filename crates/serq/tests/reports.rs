@@ -1,20 +1,17 @@
 //! One small program in every form a report has. `programs/desk.sq` has the sum done by hand;
 //! `programs/desk.json` is its IR.
 
+mod binary;
+
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use expect_test::{Expect, expect};
 
+use binary::serq;
+
 const DESK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.json");
 const DESK_TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/desk.sq");
-
-fn serq(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_serq")).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
 
 /// What a command prints, with a margin so that a snapshot keeps the indent.
 fn check(arguments: &[&str], expected: Expect) {
