@@ -42,12 +42,8 @@ pub struct Arguments {
     /// Seed of the first one; the others follow.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A Python that can run the reference release.
-    #[arg(long, env = "SERQ_REFERENCE_PYTHON", default_value = "python3")]
-    python: String,
-    /// Where `pip install --target` put the release, unless that Python has it.
-    #[arg(long, env = "SERQ_REFERENCE_PATH")]
-    reference_path: Option<PathBuf>,
+    #[command(flatten)]
+    reference: reference::Installation,
     /// Keeps every program that differs, whole and shrunk, in this folder.
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -118,7 +114,7 @@ fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) 
 ///
 /// A difference nothing explains, units left, or coverage below `--least`.
 pub fn differential(arguments: &Arguments) -> Result<String, String> {
-    let mut reference = Reference::start(&arguments.python, arguments.reference_path.as_deref(), &["0.1.3"])?;
+    let mut reference = Reference::start(&arguments.reference, &["0.1.3"])?;
     if let Some(file) = &arguments.file {
         let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         return compare_one(&mut reference, text);

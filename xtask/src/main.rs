@@ -18,7 +18,7 @@ struct Arguments {
 enum Chore {
     /// Random programs, run here and by the reference release, compared number by number.
     Differential(differential::Arguments),
-    /// The seed's program with a trace instead of draws, here and by the reference release.
+    /// The seed's program with a trace instead of draws, here and by the reference release (0.1.2, or 0.1.3 for short runs).
     Ordered(ordered::Arguments),
     /// Compares our seed program with the seed's own, bit for bit, and records the result.
     Seed {

@@ -18,7 +18,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ use serq_sim::{Options, simulate};
 
 use crate::differential::answer::{Answer, compare_by, ran};
 use crate::differential::generator::Rng;
-use crate::differential::reference::Reference;
+use crate::differential::reference::{Installation, Reference};
 use crate::program::{self, SEED_PROGRAM, root};
 
 /// A setting of the program.
@@ -69,7 +69,7 @@ const DRAWS: [(&str, &str); 5] = [
     ("tool (~exp(Z));", "tool (think);"),
 ];
 
-/// Releases that can be asked. 0.1.3 stops at negative work: an answer that would end beyond the
+/// Releases that can be asked; 0.1.2 for runs of any length. 0.1.3 stops at negative work: an answer that would end beyond the
 /// model's context, which comes in runs longer than some hundred seconds.
 const RELEASES: &[&str] = &["0.1.2", "0.1.3"];
 
@@ -97,12 +97,8 @@ pub struct Arguments {
     /// The trace's seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A Python that can run the reference release, 0.1.2; for short runs also 0.1.3.
-    #[arg(long, env = "SERQ_REFERENCE_PYTHON", default_value = "python3")]
-    python: String,
-    /// Where `pip install --target` put the release, unless that Python has it.
-    #[arg(long, env = "SERQ_REFERENCE_PATH")]
-    reference_path: Option<PathBuf>,
+    #[command(flatten)]
+    reference: Installation,
 }
 
 /// Compares the settings, and answers with a row for each.
@@ -111,7 +107,7 @@ pub struct Arguments {
 ///
 /// Every figure that differs, or why a side did not run.
 pub fn ordered(arguments: &Arguments) -> Result<String, String> {
-    let mut reference = Reference::start(&arguments.python, arguments.reference_path.as_deref(), RELEASES)?;
+    let mut reference = Reference::start(&arguments.reference, RELEASES)?;
     reference.patience = PATIENCE;
     let folder = std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("ordered");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;

@@ -16,9 +16,20 @@ use crate::program::root;
 
 /// What an answer may take. A generated program takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
-pub(crate) struct Reference {
+
+/// Where the reference release is installed.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Installation {
+    /// A Python that can run the reference release.
+    #[arg(long, env = "SERQ_REFERENCE_PYTHON", default_value = "python3")]
     python: String,
-    path: Option<PathBuf>,
+    /// Where `pip install --target` put the release, unless that Python has it.
+    #[arg(long, env = "SERQ_REFERENCE_PATH")]
+    reference_path: Option<PathBuf>,
+}
+
+pub(crate) struct Reference {
+    installation: Installation,
     /// The releases it may be.
     releases: &'static [&'static str],
     process: Process,
@@ -41,10 +52,11 @@ impl Drop for Process {
 }
 
 impl Process {
-    fn start(python: &str, path: Option<&Path>, releases: &[&str]) -> Result<Self, String> {
+    fn start(installation: &Installation, releases: &[&str]) -> Result<Self, String> {
+        let Installation { python, reference_path } = installation;
         let script = root().join("tools/reference.py");
         let mut command = Command::new(python);
-        command.arg(&script).args(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(&script).args(reference_path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("{python} {}: {e}", script.display()))?;
         let input = child.stdin.take().expect("stdin is piped");
         let output = child.stdout.take().expect("stdout is piped");
@@ -73,10 +85,9 @@ impl Process {
 }
 
 impl Reference {
-    pub(crate) fn start(python: &str, path: Option<&Path>, releases: &'static [&'static str]) -> Result<Self, String> {
-        let process = Process::start(python, path, releases)?;
-        let (python, path) = (python.to_owned(), path.map(Path::to_owned));
-        Ok(Self { python, path, releases, process, asked: 0, patience: PATIENCE })
+    pub(crate) fn start(installation: &Installation, releases: &'static [&'static str]) -> Result<Self, String> {
+        let process = Process::start(installation, releases)?;
+        Ok(Self { installation: installation.clone(), releases, process, asked: 0, patience: PATIENCE })
     }
 
     /// Sends a program; [`Reference::answer`] waits for what it did.
@@ -113,7 +124,7 @@ impl Reference {
                 })
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                self.process = Process::start(&self.python, self.path.as_deref(), self.releases)?;
+                self.process = Process::start(&self.installation, self.releases)?;
                 Ok(Answer::Silent)
             }
         }
