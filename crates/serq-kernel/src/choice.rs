@@ -284,6 +284,7 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     fn mark(&mut self, marks: &[Mark]) {
         for &(choice, candidate) in marks {
             self.choices[choice as usize].mark(candidate);

@@ -213,20 +213,31 @@ impl FoldTree {
 
     /// Answers whether the root changed.
     fn set(&mut self, term: u32, value: f64) -> bool {
-        let (mut at, mut value) = (self.leaves + term as usize, value);
-        loop {
-            let node = &mut self.nodes[at];
-            if node.to_bits() == value.to_bits() {
-                return false;
-            }
-            *node = value;
-            if at <= 1 {
-                return true;
-            }
-            at /= 2;
-            let below = &self.nodes[2 * at..2 * at + 2];
-            value = fold(self.kind, below[0], below[1]);
+        let at = self.leaves + term as usize;
+        match self.kind {
+            Fold::Min => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Min, a, b)),
+            Fold::Max => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Max, a, b)),
+            Fold::Sum => climb(&mut self.nodes, at, value, |a, b| fold(Fold::Sum, a, b)),
         }
+    }
+}
+
+/// Sets a node and those above it, as far as they change. Answers whether the root did. The
+/// kind of fold is not asked at every level.
+#[inline(always)]
+fn climb(nodes: &mut [f64], mut at: usize, mut value: f64, fold: impl Fn(f64, f64) -> f64) -> bool {
+    loop {
+        let node = &mut nodes[at];
+        if node.to_bits() == value.to_bits() {
+            return false;
+        }
+        *node = value;
+        if at <= 1 {
+            return true;
+        }
+        at /= 2;
+        let below = &nodes[2 * at..2 * at + 2];
+        value = fold(below[0], below[1]);
     }
 }
 
