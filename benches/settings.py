@@ -2,6 +2,7 @@
 """The seed's program in eight settings: our simulator beside pyserq 0.1.2.
 
     python3 benches/settings.py [--only first,omega] [--pairs 5] [--no-history] [--smoke]
+                                [--profile-guided]
 
 Counted are turns per second of processor time. Processor time is that of the run alone:
 starting a process, reading and linking the program are not in it. A turn is one request of
@@ -16,7 +17,8 @@ it is; it reads our text of the program, which is the seed's (tests/pd/seed_iden
 
 A line per setting goes to benches/history.jsonl: commit, machine, raw samples. `--smoke`
 runs every setting for a moment, ours only, compares nothing and writes nothing: it tells
-that the bench still works. `--xtask FILE` takes that build instead of a new optimised one.
+that the bench still works. `--xtask FILE` takes that build instead of a new optimised one;
+`--profile-guided` one that benches/profile_guided.py makes.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import machine
+import profile_guided
 
 PROGRAM = machine.ROOT / "examples/pd-disaggregation/llmd_nixl_pull.sq"
 SMOKE_HORIZON = 2
@@ -148,6 +151,7 @@ def main():
     arguments.add_argument("--no-history", action="store_true")
     arguments.add_argument("--smoke", action="store_true")
     arguments.add_argument("--xtask", type=Path)
+    arguments.add_argument("--profile-guided", action="store_true")
     arguments = arguments.parse_args()
     chosen = arguments.only.split(",") if arguments.only else names
     if unknown := [name for name in chosen if name not in names]:
@@ -156,7 +160,10 @@ def main():
         sys.exit("--pairs is at least 1")
     settings = [setting for setting in SETTINGS if setting.name in chosen]
 
-    xtask = arguments.xtask or machine.built("xtask")
+    if arguments.profile_guided:
+        xtask = profile_guided.programs() / "xtask"
+    else:
+        xtask = arguments.xtask or machine.built("xtask")
     if arguments.smoke:
         for setting in settings:
             run = ours(xtask, setting, SMOKE_HORIZON)
@@ -177,6 +184,7 @@ def main():
         if not arguments.no_history:
             machine.remember(
                 bench="settings",
+                profile_guided=arguments.profile_guided,
                 setting=setting.name,
                 horizon=setting.horizon,
                 reference_horizon=setting.reference_horizon,

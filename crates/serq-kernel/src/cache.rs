@@ -176,6 +176,7 @@ impl Kernel<'_> {
     /// Takes the block a resident's next tokens need, where that is all there is to do: it is
     /// free, or the last of the entry that was released first. What a growth is most times.
     /// Answers whether it did.
+    #[inline(always)]
     pub(crate) fn take_block(&mut self, id: u32, tokens: f64) -> bool {
         let Self { jobs, sessions, pools, entries, .. } = self;
         let job = &mut jobs[id as usize];

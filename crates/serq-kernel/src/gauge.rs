@@ -212,6 +212,7 @@ impl FoldTree {
     }
 
     /// Answers whether the root changed.
+    #[inline(always)]
     fn set(&mut self, term: u32, value: f64) -> bool {
         let at = self.leaves + term as usize;
         match self.kind {
@@ -281,6 +282,7 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     fn read_term<W: World>(&mut self, world: &mut W, terms: u32, term: u32) {
         let code = self.code;
         let TermsCode { terms, folds, .. } = &code.gauges.terms[terms as usize];

@@ -520,7 +520,7 @@ impl<'p> Kernel<'p> {
 
     // ---- bookkeeping
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
         let state = &mut self.pools[pool as usize];
         if state.touched == 0 {

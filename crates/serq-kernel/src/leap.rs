@@ -366,6 +366,7 @@ impl Kernel<'_> {
     }
 
     /// … that many of its steps.
+    #[inline(always)]
     pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64, last: Last) {
         let Self { stages, jobs, .. } = self;
         let engine = &mut stages[stage as usize].engine;

@@ -737,6 +737,7 @@ impl Kernel<'_> {
     }
 
     /// Starts the planned iteration, which may be a leap of this many steps.
+    #[inline(always)]
     pub(crate) fn start_step<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, decoders: u32, steps: u64) {
         self.mark_stage(stage);
         let now = self.now;
@@ -790,6 +791,7 @@ impl Kernel<'_> {
     }
 
     /// … by its inputs, which are not those of the one before.
+    #[inline(always)]
     pub(crate) fn cost_anew<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode) -> Result<f64> {
         let inputs = &self.stages[stage as usize].engine.inputs;
         let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
