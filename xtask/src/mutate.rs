@@ -132,6 +132,7 @@ fn given_names(program: &Program) -> impl Iterator<Item = &str> {
     let stages = program.stages.iter().map(|s| s.name.as_str());
     let observes = program.observes.iter().map(String::as_str);
     let gauges = program.gauges.iter().map(|g| g.name.as_str());
-    let constants = program.constants.iter().map(|c| c.name.as_str());
+    let lists = program.lists.iter().map(|list| list.name.as_str());
+    let constants = program.constants.iter().map(|c| c.name.as_str()).chain(lists);
     attributes.chain(pools).chain(stages).chain(observes).chain(gauges).chain(constants)
 }

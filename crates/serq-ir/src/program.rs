@@ -33,6 +33,9 @@ pub struct Program {
     pub name: String,
     /// The `let`s with their folded values, in text order (for messages and `check --json`).
     pub constants: Vec<Constant>,
+    /// The `let`s that are lists, in text order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<List>,
     /// Every attribute a session carries. The first are [`BuiltIn`], in its order.
     pub attributes: Vec<Attribute>,
     /// Pool families in declaration order.
@@ -62,6 +65,19 @@ pub struct Constant {
     /// Folded.
     pub value: Number,
 }
+
+/// A `let` whose value is a list of numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// As written.
+    pub name: String,
+    /// Folded; at least one, at most [`LIST_MAX`].
+    pub values: Vec<Number>,
+}
+
+/// Most numbers in a list.
+pub const LIST_MAX: usize = 65_536;
 
 /// One attribute of every session, initially 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -575,6 +591,8 @@ pub enum Expr {
     Price(StageRef, Box<Expr>, Box<Expr>),
     /// `~law(arguments)`.
     Draw(Law, Vec<Expr>),
+    /// `speeds[j]`: the number at this place, from 0, of the list of this index.
+    Element(u32, Box<Expr>),
     /// `max k in n (body)`, k = 0 … n-1. A sum is added pairwise: (0 + 1) + (2 + 3) …
     Aggregate {
         /// How terms combine.
@@ -591,7 +609,7 @@ impl Expr {
     pub fn children(&self) -> impl Iterator<Item = &Self> {
         let (boxed, list): ([Option<&Self>; 3], &[Self]) = match self {
             Self::Number(_) | Self::Attribute(_) | Self::Context(_) | Self::Variable(_) => ([None; 3], &[]),
-            Self::Unary(_, a) | Self::Aggregate { body: a, .. } => ([Some(a), None, None], &[]),
+            Self::Unary(_, a) | Self::Element(_, a) | Self::Aggregate { body: a, .. } => ([Some(a), None, None], &[]),
             Self::Binary(_, a, b) => ([Some(a), Some(b), None], &[]),
             Self::If(c, a, b) => ([Some(c), Some(a), Some(b)], &[]),
             Self::Call(_, arguments) | Self::Draw(_, arguments) => ([None; 3], arguments),

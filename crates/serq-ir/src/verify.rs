@@ -599,6 +599,16 @@ impl Verifier<'_> {
                     self.expr_inside(a, at, inside)?;
                 }
             }
+            Expr::Element(list, index) => {
+                let list =
+                    self.program.lists.get(*list as usize).ok_or_else(|| format!("list {list} does not exist"))?;
+                if let Expr::Number(n) = **index {
+                    ensure(n.0.fract() == 0.0 && n.0 >= 0.0 && n.0 < list.values.len() as f64, || {
+                        format!("`{}` has no element {}", list.name, n.0)
+                    })?;
+                }
+                self.expr_inside(index, at, inside)?;
+            }
             Expr::Aggregate { count, body, .. } => {
                 let outer = inside.terms;
                 inside.terms = outer.saturating_mul(u64::from(*count));
@@ -641,6 +651,7 @@ mod tests {
             ir_version: IR_VERSION,
             name: "test".into(),
             constants: Vec::new(),
+            lists: Vec::new(),
             attributes: BuiltIn::NAMES.iter().map(|n| Attribute { name: (*n).into(), hidden: false }).collect(),
             pools: vec![Pool {
                 name: "kv".into(),

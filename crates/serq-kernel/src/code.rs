@@ -18,6 +18,7 @@ use crate::gauge::GaugesCode;
 #[derive(Debug)]
 pub struct Code {
     pub(crate) attributes: usize,
+    pub(crate) lists: Vec<ir::List>,
     pub(crate) families: Families,
     /// One per member.
     pub(crate) pools: Vec<PoolCode>,
@@ -332,6 +333,7 @@ impl<'a> Builder<'a> {
         Code {
             capacities: stages.iter().map(capacity).collect(),
             attributes: self.program.attributes.len(),
+            lists: self.program.lists.clone(),
             families: self.families,
             pools,
             stages,

@@ -63,6 +63,8 @@ enum Op {
     Price,
     /// One argument, the value; or two, the first put by.
     Draw(Law, bool),
+    /// Of a list, at the place that is the value.
+    Element(u32),
     Aggregate(u32),
 }
 
@@ -396,6 +398,10 @@ impl<'a> Writer<'a> {
                 }
                 self.detour(Op::Draw(*law, two));
             }
+            ir::Expr::Element(list, index) => {
+                self.write(index);
+                self.detour(Op::Element(*list));
+            }
             ir::Expr::Aggregate { fold, count, body } => {
                 let body = Expr::new(body, self.families);
                 self.detour(Op::Aggregate(self.aggregates.len() as u32));
@@ -669,11 +675,26 @@ impl Kernel<'_> {
                 *top -= 1;
                 self.draw(world, law, stack[*top], value, frame)
             }
+            Op::Element(list) => self.element(list, value, frame),
             Op::Aggregate(id) => {
                 let Aggregate { fold, count, body } = &expr.aggregates[id as usize];
                 self.aggregate(world, (*fold, body), 0, count.next_power_of_two(), *count, frame)
             }
             _ => unreachable!("arithmetic is done where it is met"),
+        }
+    }
+
+    fn element(&self, list: u32, index: f64, frame: &Frame<'_>) -> f64 {
+        let list = &self.code.lists[list as usize];
+        let at = index as usize;
+        match list.values.get(at) {
+            Some(value) if at as f64 == index => value.0,
+            _ => {
+                let message =
+                    format!("index {index} of {}: its elements are 0 to {}", list.name, list.values.len() - 1);
+                self.record_fault(message, frame.session);
+                f64::NAN
+            }
         }
     }
 

@@ -34,7 +34,7 @@ impl<'a> Linker<'a> {
             ast::Arrive::Renewal(e) => {
                 let scope = self.program;
                 let gap = self.expr(e, scope, Clause::Gap)?;
-                if let Some(value) = fold::value(&gap)
+                if let Some(value) = fold::value(&gap, &self.lists)
                     && !(value > 0.0 && value.is_finite())
                 {
                     return Err(self.not_positive("gap", value, e).done(self));

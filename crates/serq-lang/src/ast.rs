@@ -642,6 +642,8 @@ pub enum ExprKind {
     Call(Name, Vec<Expr>),
     /// `~name(arguments)`
     Draw(Name, Vec<Expr>),
+    /// `[a, b, c]`, the value of a `let`.
+    List(Vec<Expr>),
     /// `max k in n (body)`
     Aggregate(serq_ir::Fold, Name, Box<Expr>, Box<Expr>),
     /// `(e)`: kept so that the formatter and messages show what was written.

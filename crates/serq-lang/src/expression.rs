@@ -87,7 +87,7 @@ impl<'a> Linker<'a> {
     pub(crate) fn constant(&mut self, e: &'a ast::Expr, what: &'static str) -> Result<f64> {
         let scope = self.program;
         let linked = self.expr(e, scope, Clause::Constant(what))?;
-        match fold::value(&linked) {
+        match fold::value(&linked, &self.lists) {
             Some(v) if v.is_nan() => {
                 Err(self.error("bad-constant", e.span, format!("{what} is not a number")).done(self))
             }
@@ -123,6 +123,10 @@ impl<'a> Linker<'a> {
                 Ok(ir::Expr::If(Box::new(c), Box::new(a), Box::new(b)))
             }
             ExprKind::Call(name, arguments) => self.call(name, arguments, e.span, scope, at),
+            ExprKind::List(_) => Err(self
+                .error("wrong-kind", e.span, "a list stands only as the value of a `let`")
+                .help("write `let NAME = [a, b, c];` and read `NAME[k]`")
+                .done(self)),
             ExprKind::Draw(name, arguments) => self.draw(name, arguments, e.span, scope, at),
             ExprKind::Aggregate(fold, name, count, body) => self.aggregate(*fold, name, count, body, e.span, scope, at),
         }
@@ -188,7 +192,7 @@ impl<'a> Linker<'a> {
         // The count is a constant wherever the aggregate stands, but a parameter of a
         // definition may stand for one.
         let linked = self.expr(count, scope, Clause::Constant("the count of an aggregate"))?;
-        let value = fold::value(&linked);
+        let value = fold::value(&linked, &self.lists);
         match value {
             Some(n) if n >= 1.0 && n.fract() == 0.0 && n <= ir::AGGREGATE_TERMS_MAX as f64 => Ok(n as u32),
             Some(n) => Err(self

@@ -318,7 +318,7 @@ impl<'a> Linker<'a> {
                 StageKindKind::Fifo(Some(e)) => ir::StageKind::Fifo { servers: self.servers(e)? },
                 StageKindKind::Ps(rate) => {
                     let linked = self.expr(rate, scope, Clause::Rate)?;
-                    if let Some(value) = fold::value(&linked)
+                    if let Some(value) = fold::value(&linked, &self.lists)
                         && !(value >= 0.0 && value.is_finite())
                     {
                         return Err(self

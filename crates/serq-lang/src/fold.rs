@@ -4,64 +4,73 @@
 //! expression folded here has the bits it would have there. Elementary functions
 //! are `libm`'s on every platform.
 
-use serq_ir::{Binary, Expr, Fold, Function, Unary};
+use serq_ir::{Binary, Expr, Fold, Function, List, Unary};
 
 /// The value of an expression that reads nothing but numbers and the variables
 /// of aggregates inside it.
-pub(crate) fn value(e: &Expr) -> Option<f64> {
-    evaluate(e, &mut Vec::new())
+pub(crate) fn value(e: &Expr, lists: &[List]) -> Option<f64> {
+    evaluate(e, lists, &mut Vec::new())
 }
 
 /// The values of an expression inside aggregates of these counts, the outermost first.
-pub(crate) fn values(e: &Expr, counts: &[u32]) -> Vec<f64> {
-    fn each(e: &Expr, counts: &[u32], variables: &mut Vec<f64>, out: &mut Vec<f64>) {
+pub(crate) fn values(e: &Expr, lists: &[List], counts: &[u32]) -> Vec<f64> {
+    fn each(e: &Expr, lists: &[List], counts: &[u32], variables: &mut Vec<f64>, out: &mut Vec<f64>) {
         match counts {
-            [] => out.extend(evaluate(e, variables)),
+            [] => out.extend(evaluate(e, lists, variables)),
             [count, rest @ ..] => {
                 for k in 0..*count {
                     variables.push(f64::from(k));
-                    each(e, rest, variables, out);
+                    each(e, lists, rest, variables, out);
                     variables.pop();
                 }
             }
         }
     }
     let mut out = Vec::new();
-    each(e, counts, &mut Vec::new(), &mut out);
+    each(e, lists, counts, &mut Vec::new(), &mut out);
     out
 }
 
-fn evaluate(e: &Expr, variables: &mut Vec<f64>) -> Option<f64> {
+fn evaluate(e: &Expr, lists: &[List], variables: &mut Vec<f64>) -> Option<f64> {
     Some(match e {
         Expr::Number(n) => n.0,
         Expr::Variable(k) => {
             let at = variables.len().checked_sub(*k as usize + 1)?;
             variables[at]
         }
-        Expr::Unary(op, a) => unary(*op, evaluate(a, variables)?),
-        Expr::Binary(Binary::And, a, b) => truth(evaluate(a, variables)? != 0.0 && evaluate(b, variables)? != 0.0),
-        Expr::Binary(Binary::Or, a, b) => truth(evaluate(a, variables)? != 0.0 || evaluate(b, variables)? != 0.0),
-        Expr::Binary(op, a, b) => binary(*op, evaluate(a, variables)?, evaluate(b, variables)?),
+        Expr::Unary(op, a) => unary(*op, evaluate(a, lists, variables)?),
+        Expr::Binary(Binary::And, a, b) => {
+            truth(evaluate(a, lists, variables)? != 0.0 && evaluate(b, lists, variables)? != 0.0)
+        }
+        Expr::Binary(Binary::Or, a, b) => {
+            truth(evaluate(a, lists, variables)? != 0.0 || evaluate(b, lists, variables)? != 0.0)
+        }
+        Expr::Binary(op, a, b) => binary(*op, evaluate(a, lists, variables)?, evaluate(b, lists, variables)?),
         Expr::If(c, a, b) => {
-            if evaluate(c, variables)? != 0.0 {
-                evaluate(a, variables)?
+            if evaluate(c, lists, variables)? != 0.0 {
+                evaluate(a, lists, variables)?
             } else {
-                evaluate(b, variables)?
+                evaluate(b, lists, variables)?
             }
         }
         Expr::Call(f, arguments) => {
-            let first = evaluate(arguments.first()?, variables)?;
+            let first = evaluate(arguments.first()?, lists, variables)?;
             let second = match arguments.get(1) {
-                Some(b) => evaluate(b, variables)?,
+                Some(b) => evaluate(b, lists, variables)?,
                 None => 0.0,
             };
             call(*f, first, second)
+        }
+        Expr::Element(list, index) => {
+            let index = evaluate(index, lists, variables)?;
+            let list = &lists.get(*list as usize)?.values;
+            list.get(index as usize).filter(|_| index as usize as f64 == index)?.0
         }
         Expr::Aggregate { fold, count, body } => {
             let mut total: Option<f64> = None;
             for k in 0..*count {
                 variables.push(f64::from(k));
-                let term = evaluate(body, variables);
+                let term = evaluate(body, lists, variables);
                 variables.pop();
                 let term = term?;
                 total = Some(match (total, fold) {

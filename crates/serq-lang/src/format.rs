@@ -488,8 +488,10 @@ impl<'a> Formatter<'a> {
             return true;
         };
         match kind {
-            Comma | Semicolon | ParenClose | BracketClose | Dot | BracketOpen => false,
+            Comma | Semicolon | ParenClose | BracketClose | Dot => false,
             _ if prefix || matches!(last, ParenOpen | BracketOpen | Dot) => false,
+            // An index stands at its name, a list by itself.
+            BracketOpen => last != Name,
             ParenOpen => !hugging,
             _ => true,
         }

@@ -59,6 +59,9 @@ pub(crate) struct Linker<'a> {
     /// Values of the `let`s above.
     pub(crate) constants: BTreeMap<&'a str, Result<f64>>,
     pub(crate) constant_order: Vec<&'a str>,
+    /// Values of the `let`s above that are lists, and their places.
+    pub(crate) lists: Vec<ir::List>,
+    pub(crate) list_of: BTreeMap<&'a str, Result<u32>>,
     /// Constants are being folded, so some may be missing.
     pub(crate) folding: bool,
     /// Recursion, here.
@@ -266,6 +269,8 @@ pub(crate) fn link(
         program,
         constants: BTreeMap::new(),
         constant_order: Vec::new(),
+        lists: Vec::new(),
+        list_of: BTreeMap::new(),
         folding: true,
         depth: 0,
         height: 0,
@@ -408,6 +413,7 @@ impl<'a> Linker<'a> {
                     Some(ir::Constant { name: name.to_string(), value: Number(value) })
                 })
                 .collect(),
+            lists: std::mem::take(&mut self.lists),
             attributes: self
                 .names
                 .attributes
@@ -429,7 +435,7 @@ impl<'a> Linker<'a> {
         for (at, item) in items.iter().enumerate() {
             let Item::Let(declared) = item else { continue };
             let word = declared.name.text.as_str();
-            if self.constants.contains_key(word) {
+            if self.constants.contains_key(word) || self.list_of.contains_key(word) {
                 continue;
             }
             let scope = self.scopes.room(Room::Program { item: at }, Vec::new());
@@ -437,27 +443,54 @@ impl<'a> Linker<'a> {
             // A replacement is the caller's, who does not know the order of the text.
             let hidden = replaced.then(|| std::mem::take(&mut self.constants));
             let lets = replaced.then(|| std::mem::take(&mut self.names.lets));
-            let linked = self.expr(&declared.value, scope, Clause::Let);
+            let elements = match &declared.value.kind {
+                ast::ExprKind::List(elements) => Some(elements.as_slice()),
+                _ => None,
+            };
+            let values: Vec<_> = elements
+                .unwrap_or(std::slice::from_ref(&declared.value))
+                .iter()
+                .map(|value| self.let_value(word, value, scope))
+                .collect();
             if let Some(constants) = hidden {
                 self.constants = constants;
             }
             if let Some(lets) = lets {
                 self.names.lets = lets;
             }
-            let value = linked.and_then(|linked| match fold::value(&linked) {
-                Some(v) if v.is_nan() => Err(self
-                    .error("bad-constant", declared.value.span, format!("`{word}` is not a number"))
-                    .label("this has no value (0/0, or the like)")
-                    .done(self)),
-                Some(v) => Ok(v),
-                None => Err(self
-                    .error("not-constant", declared.value.span, format!("`{word}` is not a constant"))
-                    .done(self)),
-            });
-            self.constants.insert(word, value);
-            self.constant_order.push(word);
+            if elements.is_some() {
+                let list = self.add_list(declared, values);
+                self.list_of.insert(word, list);
+            } else {
+                self.constants.insert(word, values[0]);
+                self.constant_order.push(word);
+            }
         }
         self.folding = false;
+    }
+
+    /// The value of a `let`, or of an element of its list.
+    fn let_value(&mut self, word: &str, value: &'a ast::Expr, scope: ScopeId) -> Result<f64> {
+        let linked = self.expr(value, scope, Clause::Let)?;
+        match fold::value(&linked, &self.lists) {
+            Some(v) if v.is_nan() => Err(self
+                .error("bad-constant", value.span, format!("`{word}` is not a number"))
+                .label("this has no value (0/0, or the like)")
+                .done(self)),
+            Some(v) => Ok(v),
+            None => Err(self.error("not-constant", value.span, format!("`{word}` is not a constant")).done(self)),
+        }
+    }
+
+    fn add_list(&mut self, declared: &ast::Let, values: Vec<Result<f64>>) -> Result<u32> {
+        let name = declared.name.text.clone();
+        if values.is_empty() || values.len() > ir::LIST_MAX {
+            let message = format!("`{name}` has {} elements, not 1 to {}", values.len(), ir::LIST_MAX);
+            return Err(self.error("bad-constant", declared.value.span, message).done(self));
+        }
+        let values = values.into_iter().map(|value| value.map(Number)).collect::<Result<_>>()?;
+        self.lists.push(ir::List { name, values });
+        Ok(self.lists.len() as u32 - 1)
     }
 
     /// Family sizes, caps and blocks.

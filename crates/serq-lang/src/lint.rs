@@ -110,7 +110,7 @@ impl Amounts<'_, '_> {
     }
 
     fn amount(&mut self, stmt: &ir::Stmt, verb: &str, units: &Expr, part: Part) {
-        if let Some(value) = fold::value(units)
+        if let Some(value) = fold::value(units, &self.linker.lists)
             && (value < 0.0 || value.is_nan())
         {
             let span = self.span(stmt, part);
@@ -147,8 +147,8 @@ impl Amounts<'_, '_> {
     /// A constant need no member can ever meet.
     fn fits(&mut self, stmt: &ir::Stmt, grab: &ir::Grab) {
         let Some(pool) = self.linker.names.pools.get(grab.pool.pool as usize) else { return };
-        let units = fold::value(&grab.units);
-        let reserve = grab.reserve.as_ref().and_then(fold::value);
+        let units = fold::value(&grab.units, &self.linker.lists);
+        let reserve = grab.reserve.as_ref().and_then(|e| fold::value(e, &self.linker.lists));
         let Some(need) = [units, reserve].into_iter().flatten().reduce(f64::max) else { return };
         let rounded = match pool.block {
             Some(block) => (need / block).ceil() * block,
@@ -369,7 +369,7 @@ fn check_loops(linker: &mut Linker<'_>, session: &ir::Block) {
 fn pass(block: &[ir::Stmt]) -> Pass {
     for s in block {
         let timeless = match &s.kind {
-            StmtKind::Run(run) => fold::value(&run.work) == Some(0.0),
+            StmtKind::Run(run) => fold::value(&run.work, &[]) == Some(0.0),
             StmtKind::End => false,
             StmtKind::Hold(hold) => pass(&hold.body).timeless,
             // A constant guard is not looked at: with another setting it is another.

@@ -116,7 +116,7 @@ impl<'a> Linker<'a> {
             return Ok(None);
         };
         let linked = self.index(thunk, at)?;
-        let Some(value) = fold::value(&linked) else {
+        let Some(value) = fold::value(&linked, &self.lists) else {
             let values = self.index_values(&linked);
             if let Some(&value) = values.iter().find(|v| !is_member(**v, count)) {
                 return Err(self.no_member(span, thunk.expr.span, what, name, count, value));
@@ -163,7 +163,7 @@ impl<'a> Linker<'a> {
         if self.terms_tried > TERMS_TRIED_MAX {
             return Vec::new();
         }
-        fold::values(index, &self.aggregates)
+        fold::values(index, &self.lists, &self.aggregates)
     }
 
     /// An index; the `from` name as an index is the member's number.

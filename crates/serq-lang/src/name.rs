@@ -25,9 +25,11 @@ impl<'a> Linker<'a> {
         let bound = self.scopes.find(scope, word);
         if let Some(index) = &r.index {
             // `kv[j]` standing alone: an argument may name a pool, a value may not.
+            if bound.is_none() && self.names.is_list(word) {
+                return self.element(r, index, scope, at);
+            }
             if bound.is_none() || !matches!(bound, Some(Binding::Unknown)) {
                 let what = if self.names.pool_of.contains_key(word) { "pool" } else { "stage" };
-                let _ = index;
                 return Err(self
                     .error("wrong-kind", r.span, format!("`{word}[…]` is no value"))
                     .help(if self.names.pool_of.contains_key(word) || self.names.stage_of.contains_key(word) {
@@ -36,7 +38,7 @@ impl<'a> Linker<'a> {
                             if what == "pool" { "used" } else { "queue" }
                         )
                     } else {
-                        "only pools and stages are indexed".into()
+                        "only pools, stages and lists are indexed".into()
                     })
                     .done(self));
             }
@@ -83,14 +85,47 @@ impl<'a> Linker<'a> {
         if let Some(value) = self.constants.get(word) {
             return Some(value.map(number));
         }
-        let declared = self.names.lets.get(word)?;
+        if self.names.is_list(word) {
+            return Some(Err(self
+                .error("wrong-kind", r.span, format!("`{word}` is a list, not a number"))
+                .help(format!("read an element of it: `{word}[k]`, k from 0"))
+                .done(self)));
+        }
+        self.names.lets.get(word)?;
         debug_assert!(self.folding, "after folding every let has a value");
         let _ = at;
-        Some(Err(self
-            .error("declared-below", r.span, format!("`{word}` is declared below"))
-            .note(declared.name.span, "here")
-            .help(format!("a `let` reads only the `let`s above it: move `let {word}` up"))
-            .done(self)))
+        Some(Err(self.declared_below(r)))
+    }
+
+    fn declared_below(&mut self, r: &ast::Ref) -> Reported {
+        let word = r.name.text.as_str();
+        let e = self.error("declared-below", r.span, format!("`{word}` is declared below"));
+        let e = match self.names.lets.get(word) {
+            Some(declared) => e.note(declared.name.span, "here"),
+            None => e,
+        };
+        e.help(format!("a `let` reads only the `let`s above it: move `let {word}` up")).done(self)
+    }
+
+    /// `speeds[j]`
+    fn element(&mut self, r: &'a ast::Ref, index: &'a ast::Expr, scope: ScopeId, at: Clause) -> Result<ir::Expr> {
+        let word = r.name.text.as_str();
+        let linked = self.expr(index, scope, at);
+        let list = match self.list_of.get(word) {
+            Some(list) => (*list)?,
+            None => return Err(self.declared_below(r)),
+        };
+        let linked = linked?;
+        let ir::Expr::Number(k) = linked else { return Ok(ir::Expr::Element(list, Box::new(linked))) };
+        let values = &self.lists[list as usize].values;
+        match values.get(k.0 as usize).filter(|_| k.0 >= 0.0 && k.0.fract() == 0.0) {
+            Some(value) => Ok(number(value.0)),
+            None => {
+                let message = format!("`{word}` has no element {}", k.0);
+                let help = format!("its elements are 0 to {}", values.len() - 1);
+                Err(self.error("index-out-of-range", index.span, message).help(help).done(self))
+            }
+        }
     }
 
     pub(crate) fn name_in_program(

@@ -34,6 +34,13 @@ pub(crate) struct Names<'a> {
     pub(crate) share: Option<(ast::Policy, Span)>,
 }
 
+impl Names<'_> {
+    /// Is this a `let` whose value is a list?
+    pub(crate) fn is_list(&self, word: &str) -> bool {
+        self.lets.get(word).is_some_and(|declared| matches!(declared.value.kind, ast::ExprKind::List(_)))
+    }
+}
+
 /// A definition and its place in the text order.
 pub(crate) struct Def<'a> {
     pub(crate) def: &'a ast::Def,

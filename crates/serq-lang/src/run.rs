@@ -188,7 +188,7 @@ impl<'a> Linker<'a> {
         let findings = (self.findings.list.len(), self.findings.errors);
         let linked = self.expr(rate, scope, Clause::Rate);
         debug_assert!(linked.is_ok() || self.findings.errors >= findings.1);
-        let value = fold::value(&linked.ok()?)?;
+        let value = fold::value(&linked.ok()?, &self.lists)?;
         (value > 0.0 && !value.is_nan()).then_some(value)
     }
 

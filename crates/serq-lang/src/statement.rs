@@ -352,7 +352,7 @@ impl<'a> Linker<'a> {
         let otherwise = otherwise.map(|b| self.inner_block(b, scope)).unwrap_or_default();
         let linked = linked?;
         if !chance
-            && let Some(value) = fold::value(&linked)
+            && let Some(value) = fold::value(&linked, &self.lists)
             && value != 0.0
             && value != 1.0
         {

@@ -81,6 +81,7 @@ fn number(value: f64) -> String {
 impl<'p> Printer<'p> {
     fn new(program: &'p ir::Program) -> Self {
         let mut used: BTreeSet<String> = program.constants.iter().map(|c| c.name.clone()).collect();
+        used.extend(program.lists.iter().map(|list| list.name.clone()));
         let mut plain = |name: &str| {
             let mut name = name.replace('.', "_");
             while !used.insert(name.clone()) {
@@ -110,6 +111,10 @@ impl<'p> Printer<'p> {
         self.line(&format!("// {}, without the sugar", p.name));
         for c in &p.constants {
             self.line(&format!("let {} = {};", c.name, number(c.value.0)));
+        }
+        for list in &p.lists {
+            let values: Vec<String> = list.values.iter().map(|value| number(value.0)).collect();
+            self.line(&format!("let {} = [{}];", list.name, values.join(", ")));
         }
         self.line("");
         for k in 0..p.pools.len() {
@@ -438,6 +443,9 @@ impl<'p> Printer<'p> {
             Expr::Draw(law, arguments) => {
                 let word = LAWS.iter().find(|(_, l, _)| l == law).map_or("", |(w, _, _)| w);
                 format!("~{word}({})", self.list(arguments))
+            }
+            Expr::Element(list, index) => {
+                format!("{}[{}]", self.program.lists[*list as usize].name, self.expr(index, 0))
             }
             Expr::Aggregate { fold, count, body } => {
                 let word = match fold {

@@ -136,6 +136,7 @@ pub(crate) fn expr<'a>(e: &'a ast::Expr, v: &mut dyn Visitor<'a>) {
             expr(b, v);
             expr(c, v);
         }
+        K::List(elements) => elements.iter().for_each(|a| expr(a, v)),
         K::Call(name, arguments) => {
             v.calls(name);
             arguments.iter().for_each(|a| expr(a, v));

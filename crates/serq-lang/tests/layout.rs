@@ -44,6 +44,16 @@ fn arrival_laws_stand_close_to_their_parentheses() {
 }
 
 #[test]
+fn a_list_stands_by_itself_and_an_index_at_its_name() {
+    let text = "let a=[1,  2 ,3] ;\nlet b = a [ 1 ] ;\n";
+    assert_eq!(laid_out(text), "let a = [1, 2, 3];\nlet b = a[1];\n");
+    let long = format!("let many = [{}];\n", vec!["1000"; 60].join(", "));
+    let laid = laid_out(&long);
+    assert!(laid.lines().all(|line| line.len() <= 100) && laid.lines().count() > 3, "{laid}");
+    assert_eq!(laid_out(&laid), laid);
+}
+
+#[test]
 fn no_comment_is_lost() {
     let count = |text: &str| text.matches("//").count() + text.matches("/*").count();
     for text in [CHAT, PAIR, UNTIDY] {

@@ -29,6 +29,7 @@ fn shape(expr: &Expr) -> String {
         }
         ExprKind::If(c, x, y) => format!("({} ? {} : {})", shape(c), shape(x), shape(y)),
         ExprKind::Call(name, arguments) => format!("{}({})", name.text, all(arguments)),
+        ExprKind::List(elements) => format!("[{}]", all(elements)),
         ExprKind::Draw(name, arguments) => format!("~{}({})", name.text, all(arguments)),
         ExprKind::Aggregate(fold, name, count, body) => {
             format!("{fold:?} {} in {} ({})", name.text, shape(count), shape(body))

@@ -373,6 +373,7 @@ impl Scaling<'_> {
                 arguments,
             )
             | Expr::Draw(_, arguments) => arguments.iter_mut().for_each(|a| self.expr(a, of)),
+            Expr::Element(_, index) => self.expr(index, of),
             Expr::Pool(figure, pool) => {
                 self.pool(pool, of);
                 let factor = match figure {

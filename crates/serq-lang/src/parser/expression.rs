@@ -166,6 +166,11 @@ impl Parser<'_> {
                 self.tree(first, ExprKind::Draw(law, arguments), height)
             }
             TokenKind::Name => self.named(),
+            TokenKind::BracketOpen => {
+                self.advance();
+                let (elements, height) = self.listed(TokenKind::BracketClose, first)?;
+                self.tree(first, ExprKind::List(elements), height)
+            }
             _ => Err(self.unexpected("an expression")),
         }
     }
@@ -254,21 +259,26 @@ impl Parser<'_> {
     fn arguments(&mut self) -> Read<(Vec<Expr>, usize)> {
         let open = self.at;
         self.expect(TokenKind::ParenOpen)?;
-        let mut arguments = Vec::new();
+        self.listed(TokenKind::ParenClose, open)
+    }
+
+    /// Expressions with commas between them, and what closes them.
+    fn listed(&mut self, close: TokenKind, open: usize) -> Read<(Vec<Expr>, usize)> {
+        let mut listed = Vec::new();
         let mut height = 0;
-        if self.eat(TokenKind::ParenClose) {
-            return Ok((arguments, height));
+        if self.eat(close) {
+            return Ok((listed, height));
         }
         loop {
-            let argument = self.conditional()?;
-            height = height.max(argument.height);
-            arguments.push(argument.expr);
+            let one = self.conditional()?;
+            height = height.max(one.height);
+            listed.push(one.expr);
             if !self.eat(TokenKind::Comma) {
                 break;
             }
         }
-        self.close(TokenKind::ParenClose, open)?;
-        Ok((arguments, height))
+        self.close(close, open)?;
+        Ok((listed, height))
     }
 
     /// A node above trees of this height.

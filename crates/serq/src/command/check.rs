@@ -69,6 +69,7 @@ fn line(program: &Program, traced: Option<String>) -> String {
 struct Contents<'a> {
     program: &'a str,
     constants: &'a [serq_ir::Constant],
+    lists: &'a [serq_ir::List],
     attributes: Vec<Attribute<'a>>,
     observes: &'a [String],
     gauges: Vec<&'a str>,
@@ -109,6 +110,7 @@ fn contents(program: &Program) -> Contents<'_> {
     Contents {
         program: &program.name,
         constants: &program.constants,
+        lists: &program.lists,
         // The built-in ones are every program's.
         attributes: program
             .attributes
