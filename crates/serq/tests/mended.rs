@@ -326,3 +326,28 @@ fn who_is_preempted_in_one_pool_and_then_in_another_is_not_stuck() {
     let inside = "hold a (4) { hold b (4) { run s (now < 2 ? 100 : 0.25); } run s (100); }";
     assert_eq!(stuck("aba", inside), [2, 1, 1, 0]);
 }
+
+/// What was spilled into a pool with blocks is not rounded. Whoever consumed all of it left the
+/// part of a block behind, dead.
+#[test]
+fn a_spilled_entry_is_consumed_whole() {
+    for (reuse, found, mean_cached) in [("", 3.5, 3.95), ("reuse (10)", 3.5, 3.95), ("reuse (3.5)", 3.0, 4.3)] {
+        // 3.5 are in b from 2 to 3, then what was not consumed, and 6 more from 4 to 10.
+        let text = format!(
+            "pool a {{ cap 8; spill b via s (0) when (1); }} pool b {{ block 1.5; }} stage s : delay;
+            workload {{ arrive batch(2); }}
+            session {{
+              branch (serial == 0) {{
+                hold a (3.5) {{ run s (1); }} cache (inf)
+                run s (2);
+                hold b (6) {reuse} {{ observe found = cached; run s (1); }} cache (inf)
+              }} else {{ run s (2); hold a (8) {{ run s (0.5); }} }}
+              end;
+            }}
+            run {{ horizon 10; }}"
+        );
+        assert_eq!(samples(&text, "found"), [found], "{reuse}");
+        let report = run(&text).expect("it ends").report;
+        assert!((report.pools[1].mean_cached - mean_cached).abs() < 1e-9, "{reuse}: {}", report.pools[1].mean_cached);
+    }
+}
