@@ -86,7 +86,17 @@ enum Verdict {
 fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) -> Result<Verdict, String> {
     match (ours, theirs) {
         (Answer::Refused(_), Answer::Refused(_)) => return Ok(Verdict::BothRefuse),
-        (Answer::Stopped(..), Answer::Stopped(..)) => return Ok(Verdict::BothStop),
+        (Answer::Stopped(Some(time), _), Answer::Stopped(..)) => {
+            let Some(cut) = classes::before(text, *time) else { return Ok(Verdict::BothStop) };
+            reference.ask(&cut)?;
+            let (ours, theirs) = (answer::ours(&cut), reference.answer()?);
+            // Up to where ours stops it is a program like others, unless its warm-up is longer.
+            return Ok(match judge(reference, &cut, &ours, &theirs)? {
+                Verdict::Equal | Verdict::BothRefuse => Verdict::BothStop,
+                verdict => verdict,
+            });
+        }
+        (Answer::Stopped(None, _), Answer::Stopped(..)) => return Ok(Verdict::BothStop),
         _ => {}
     }
     let mut differences = Vec::new();
@@ -94,10 +104,16 @@ fn judge(reference: &mut Reference, text: &str, ours: &Answer, theirs: &Answer) 
     if differences.is_empty() {
         return Ok(Verdict::Equal);
     }
-    let mut both = |text: &str| -> Result<Option<(Answer, Answer)>, String> {
-        let ours = answer::ours(text);
-        if !matches!(ours, Answer::Ran(_)) {
-            return Ok(None); // Before the reference is asked: it may run for ever where ours stops.
+    let mut both = |text: &str, ours: &dyn Fn(&str) -> Answer| -> Result<Option<(Answer, Answer)>, String> {
+        let ours = ours(text);
+        // Before the reference is asked: it may run for ever where an instant does not end.
+        let ends = match &ours {
+            Answer::Ran(_) => true,
+            Answer::Stopped(_, why) => !why.contains("does not settle"),
+            _ => false,
+        };
+        if !ends {
+            return Ok(None);
         }
         reference.ask(text)?;
         Ok(Some((ours, reference.answer()?)))
@@ -117,7 +133,7 @@ pub fn differential(arguments: &Arguments) -> Result<String, String> {
     let mut reference = Reference::start(&arguments.reference, &["0.1.3"])?;
     if let Some(file) = &arguments.file {
         let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        return compare_one(&mut reference, text);
+        return compare_one(&mut reference, &text);
     }
     let mut tally = Tally::default();
     let mut coverage = Coverage::default();
@@ -162,9 +178,9 @@ pub fn differential(arguments: &Arguments) -> Result<String, String> {
     if tally.failures.is_empty() && rare.is_empty() { Ok(text) } else { Err(text) }
 }
 
-fn compare_one(reference: &mut Reference, text: String) -> Result<String, String> {
-    reference.ask(&text)?;
-    let ours = answer::ours(&text);
+fn compare_one(reference: &mut Reference, text: &str) -> Result<String, String> {
+    reference.ask(text)?;
+    let ours = answer::ours(text);
     let theirs = reference.answer()?;
     let mut differences = Vec::new();
     compare(&ours, &theirs, &mut differences);
@@ -178,7 +194,12 @@ fn compare_one(reference: &mut Reference, text: String) -> Result<String, String
             );
         }
     }
-    if differences.is_empty() { Ok(said + "equal") } else { Err(said + &differences.join("\n")) }
+    match judge(reference, text, &ours, &theirs)? {
+        Verdict::Known(class) => said += &format!("known: {class}\n"),
+        Verdict::Differ(_) => said += "unexplained\n",
+        Verdict::Equal | Verdict::BothRefuse | Verdict::BothStop => return Ok(said + "equal"),
+    }
+    Err(said + &differences.join("\n"))
 }
 
 fn keep(arguments: &Arguments, name: &str, text: &str) -> Result<(), String> {

@@ -85,16 +85,14 @@ impl Kernel<'_> {
         self.sessions[session as usize].entries.iter().find(|(p, _)| *p == pool).map(|(_, entry)| *entry)
     }
 
-    /// Consumes the session's own entry for a hold that caches: at most `reuse` units of
-    /// it, whole blocks. What is left of it loses its owner. Answers the quanta taken.
+    /// Consumes the session's own entry for a hold that caches: all of it, or at most the
+    /// whole blocks of `reuse` units. What is left of it loses its owner. Answers the quanta taken.
     pub(crate) fn consume(&mut self, session: u32, pool: u32, reuse: Option<f64>) -> f64 {
         let Some(entry) = self.own_entry(session, pool) else { return 0.0 };
         let state = &self.pools[pool as usize];
         let whole = self.entries.quanta(entry);
-        let mut take = if state.blocks { whole.floor() } else { whole };
-        if let Some(reuse) = reuse {
-            take = take.min(state.quanta_within(reuse.max(0.0)));
-        }
+        // The entry need not be whole blocks: what is spilled is not rounded.
+        let take = reuse.map_or(whole, |reuse| whole.min(state.quanta_within(reuse.max(0.0))));
         self.forget_entry(session, pool);
         if take >= whole {
             self.remove_entry(pool, entry);

@@ -440,6 +440,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn release<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
         if let Some(share) = self.innermost_share(slot, pool) {
             let hold = self.hold_of_share(slot, share);
+            self.forget_preemption(slot, pool);
             self.give_back_share(world, slot, hold, share, false)?;
         } else if let Some(lease) = self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool) {
             self.end_lease(world, slot, lease)?;
@@ -449,15 +450,23 @@ impl<'p> Kernel<'p> {
 
     /// The scope's end.
     pub(crate) fn close<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
-        let pc = self.sessions[slot as usize].holds.last().expect("a scope's end has its hold").pc;
+        let session = &self.sessions[slot as usize];
+        let OpenHold { pc, shares, .. } = *session.holds.last().expect("a scope's end has its hold");
         let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
+        if !session.preempted_at.is_empty() {
+            for share in shares..session.shares.len() as u32 {
+                self.forget_preemption(slot, self.sessions[slot as usize].shares[share as usize].pool);
+            }
+        }
         self.give_back_innermost(world, slot, lease, false)?;
         self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
-        let session = &mut self.sessions[slot as usize];
-        if session.preempted_at.is_some_and(|(hold, _)| hold == pc) {
-            session.preempted_at = None;
-        }
         self.retry_pools(world)
+    }
+
+    /// The session came to the end of what it wanted of the pool: a later preemption there is
+    /// compared with none before.
+    fn forget_preemption(&mut self, slot: u32, pool: u32) {
+        self.sessions[slot as usize].preempted_at.retain(|(preempted, _)| *preempted != pool);
     }
 
     /// Ends the innermost hold: its pools are given back but for the leased one.

@@ -272,13 +272,14 @@ impl<'p> Kernel<'p> {
         self.end_fact(world)
     }
 
-    /// Fact: nothing is due any more. Whoever joined a queue while engines were planned, and
-    /// would be tried at the next fact, is tried now.
+    /// Fact: time came this far, and nothing with it. Whoever joined a queue while engines were
+    /// planned, and would be tried at the next fact, is tried now.
     ///
     /// # Errors
     ///
     /// A fault of the program.
-    pub fn tell_nothing_due<W: World>(&mut self, world: &mut W) -> Result<()> {
+    pub fn tell_nothing_came<W: World>(&mut self, world: &mut W, now: f64) -> Result<()> {
+        self.at(now);
         self.end_fact(world)
     }
 

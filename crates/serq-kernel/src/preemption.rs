@@ -176,10 +176,16 @@ impl Kernel<'_> {
         let counts = &mut self.pools[pool as usize].counts;
         self.preemptions_total += 1;
         counts.preemptions += 1;
-        let before = session.preempted_at.replace((hold.pc, position));
-        if before.is_some_and(|(_, before)| position <= before) && !session.stuck {
-            session.stuck = true;
-            counts.stuck += 1;
+        // Positions in two pools have nothing to do with each other.
+        match session.preempted_at.iter_mut().find(|(preempted, _)| *preempted == pool) {
+            Some((_, before)) => {
+                if position <= *before && !session.stuck {
+                    session.stuck = true;
+                    counts.stuck += 1;
+                }
+                *before = position;
+            }
+            None => session.preempted_at.push((pool, position)),
         }
         self.rejoin(world, slot, position)
     }

@@ -68,8 +68,9 @@ pub(crate) struct Session {
     pub(crate) joined: f64,
     /// The hold it queues for was preempted at this position.
     pub(crate) resumes: Option<f64>,
-    /// The hold (by operation) preempted last and its position then, while that hold goes on.
-    pub(crate) preempted_at: Option<(u32, f64)>,
+    /// Where its preemptions found it: (pool, the last position there), until it gives that
+    /// pool back itself.
+    pub(crate) preempted_at: Vec<(u32, f64)>,
     pub(crate) stuck: bool,
     pub(crate) turns: u64,
     pub(crate) draws: Cell<u64>,
@@ -105,7 +106,7 @@ impl Session {
             members: Vec::new(),
             joined: 0.0,
             resumes: None,
-            preempted_at: None,
+            preempted_at: Vec::new(),
             stuck: false,
             turns: 0,
             draws: Cell::new(0),

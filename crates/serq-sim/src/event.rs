@@ -21,6 +21,8 @@ pub(crate) enum What {
     Flows,
     /// A lease's time.
     Timer(u32),
+    /// What it was for will not happen any more.
+    Void,
 }
 
 /// An event. Times are never negative, so their bits order as they do.

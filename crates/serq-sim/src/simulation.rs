@@ -45,6 +45,11 @@ pub struct Options {
     pub steps: Steps,
     /// Limits on observations by name.
     pub slo: Vec<(String, f64)>,
+    /// Events that became void, and the end of the warm-up, are facts too: pools are retried at
+    /// them, and engines wait for them. So it is in serQ 0.1.x, with which such runs are
+    /// compared; [`Steps::Planned`] is meant. Never otherwise: what is measured would depend on
+    /// how, and on what does not happen.
+    pub void_events: bool,
 }
 
 /// How an engine's steps are taken. The figures are the same.
@@ -186,6 +191,8 @@ struct Driver<'a> {
     runs: Vec<StepRun>,
     leaps: Leaps,
     steps: Steps,
+    /// [`Options::void_events`].
+    void_events: bool,
     /// The stage whose step's end is being told.
     told: Option<u32>,
     measured: Measurements,
@@ -369,10 +376,11 @@ impl Driver<'_> {
             What::Flows => self.flows_event == sequence,
             What::Work(job) => self.work_event[job as usize] == sequence,
             What::Timer(timer) => self.timer_event[timer as usize] == sequence,
+            What::Void => false,
         }
     }
 
-    /// The next event that is not stale: when, and what.
+    /// The next event that is not stale, or counts all the same: when, and what.
     #[inline(always)]
     fn first(&mut self) -> Option<(f64, What)> {
         loop {
@@ -380,6 +388,9 @@ impl Driver<'_> {
             let (time, what) = (event.time(), event.what);
             if self.is_current(what, event.sequence) {
                 return Some((time, what));
+            }
+            if self.void_events {
+                return Some((time, What::Void));
             }
             self.list.remove_first();
         }
@@ -464,6 +475,7 @@ impl<'a> Simulation<'a> {
                 runs: vec![StepRun::NONE; stages],
                 leaps: Leaps::default(),
                 steps: options.steps,
+                void_events: options.void_events,
                 told: None,
                 measured,
                 breakdown,
@@ -543,7 +555,8 @@ impl<'a> Simulation<'a> {
 
     /// Nothing is due: whoever waits is tried once more. Answers whether something is due then.
     fn try_once_more(&mut self) -> Result<bool, RunError> {
-        self.kernel.tell_nothing_due(&mut self.driver)?;
+        let now = self.driver.now;
+        self.kernel.tell_nothing_came(&mut self.driver, now)?;
         self.finish_instant_or_wait()?;
         Ok(self.driver.first().is_some())
     }
@@ -578,7 +591,11 @@ impl<'a> Simulation<'a> {
             What::Warmup => {
                 self.kernel.catch_up_all(driver, now);
                 driver.measured.restart(now);
+                if driver.void_events {
+                    self.kernel.tell_nothing_came(driver, now)?;
+                }
             }
+            What::Void => self.kernel.tell_nothing_came(driver, now)?,
             What::Arrival => self.tell_arrival(now)?,
             What::Step(_) => unreachable!("it is told by tell_step"),
             What::Stage(stage) => {

@@ -284,3 +284,70 @@ fn a_candidate_is_read_inside_an_aggregate() {
     let outcome = run(text).expect("it runs");
     assert_eq!(outcome.samples[0][0].value, 2.0);
 }
+
+/// Two pools' positions were compared, and whoever was preempted in one after the other was
+/// stuck. The aggressors 0, 1, … grow at 1, 2, … in the pools named, so that the last session,
+/// which never gets further, has to go each time.
+#[test]
+fn who_is_preempted_in_one_pool_and_then_in_another_is_not_stuck() {
+    let stuck = |pools: &str, victim: &str| {
+        let mut sessions = String::new();
+        let count = pools.len();
+        for (k, pool) in pools.chars().enumerate() {
+            let (at, rest) = (k + 1, 40 - (count - k));
+            sessions += &format!(
+                "branch (serial == {k}) {{ hold a (1), b (1) {{ run s ({at}); grow {pool} ({rest}); run s (0.25); }} }}"
+            );
+        }
+        let text = format!(
+            "pool a {{ cap 40; preempt lifo; }} pool b {{ cap 40; preempt lifo; }} stage s : delay;
+            workload {{ arrive batch({}); }}
+            session {{ {sessions} branch (serial == {count}) {{ {victim} }} end; }}
+            run {{ horizon 50; }}",
+            count + 1
+        );
+        let pools = run(&text).expect("it ends").report.pools;
+        [pools[0].preemptions, pools[0].stuck, pools[1].preemptions, pools[1].stuck]
+    };
+    let waits = "hold a (4), b (4) { run s (100); }";
+    assert_eq!(stuck("ab", waits), [1, 0, 1, 0]);
+    assert_eq!(stuck("ba", waits), [1, 0, 1, 0]);
+    assert_eq!(stuck("aba", waits), [2, 1, 1, 0]);
+    assert_eq!(stuck("bab", waits), [1, 0, 2, 1]);
+    // Counted once, where it came no further first.
+    assert_eq!(stuck("abba", waits), [2, 0, 2, 1]);
+    // Position 1 in b, none in a.
+    assert_eq!(stuck("ba", "hold a (4), b (4) { load b (1); run s (100); }"), [1, 0, 1, 0]);
+    // A pool given back in between is begun anew, by a scope's end or a release.
+    let twice = "hold a (4) { hold b (4) { run s (now < 1 ? 100 : 0.25); } run s (now < 2 ? 100 : 0); hold b (4) { run s (100); } }";
+    assert_eq!(stuck("bab", twice), [1, 0, 2, 0]);
+    let released = "hold b (4) { run s (now < 1 ? 100 : 0.125); release b; hold b (8) { run s (100); } }";
+    assert_eq!(stuck("bb", released), [0, 0, 2, 0]);
+    let inside = "hold a (4) { hold b (4) { run s (now < 2 ? 100 : 0.25); } run s (100); }";
+    assert_eq!(stuck("aba", inside), [2, 1, 1, 0]);
+}
+
+/// What was spilled into a pool with blocks is not rounded. Whoever consumed all of it left the
+/// part of a block behind, dead.
+#[test]
+fn a_spilled_entry_is_consumed_whole() {
+    for (reuse, found, mean_cached) in [("", 3.5, 3.95), ("reuse (10)", 3.5, 3.95), ("reuse (3.5)", 3.0, 4.3)] {
+        // 3.5 are in b from 2 to 3, then what was not consumed, and 6 more from 4 to 10.
+        let text = format!(
+            "pool a {{ cap 8; spill b via s (0) when (1); }} pool b {{ block 1.5; }} stage s : delay;
+            workload {{ arrive batch(2); }}
+            session {{
+              branch (serial == 0) {{
+                hold a (3.5) {{ run s (1); }} cache (inf)
+                run s (2);
+                hold b (6) {reuse} {{ observe found = cached; run s (1); }} cache (inf)
+              }} else {{ run s (2); hold a (8) {{ run s (0.5); }} }}
+              end;
+            }}
+            run {{ horizon 10; }}"
+        );
+        assert_eq!(samples(&text, "found"), [found], "{reuse}");
+        let report = run(&text).expect("it ends").report;
+        assert!((report.pools[1].mean_cached - mean_cached).abs() < 1e-9, "{reuse}: {}", report.pools[1].mean_cached);
+    }
+}

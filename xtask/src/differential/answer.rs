@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use serde_json::{Map, Value, json};
 use serq_ir::Program;
 use serq_lang::{Settings, compile, load};
-use serq_sim::{Options, Outcome, Sample, simulate};
+use serq_sim::{Options, Outcome, Sample, Steps, simulate};
 
 /// Whether a number of ours is near enough to theirs; of a NaN it is not.
 pub(crate) type Near<'a> = dyn FnMut(f64, f64) -> bool + 'a;
@@ -49,14 +49,23 @@ impl Answer {
 /// Links and runs a program here. Negative work stops the run, as it does in 0.1.3.
 /// A failed assertion is an answer too, so that its program can be shrunk.
 pub(crate) fn ours(text: &str) -> Answer {
-    catch_unwind(|| answer(text)).unwrap_or_else(|panic| {
+    ours_by(text, &Options::default())
+}
+
+/// The same where events that became void count as events, as they do in the reference.
+pub(crate) fn ours_with_void_events(text: &str) -> Answer {
+    ours_by(text, &Options { void_events: true, steps: Steps::Planned, ..Options::default() })
+}
+
+fn ours_by(text: &str, options: &Options) -> Answer {
+    catch_unwind(|| answer(text, options)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Answer::Panicked(said.unwrap_or_default())
     })
 }
 
-fn answer(text: &str) -> Answer {
+fn answer(text: &str, options: &Options) -> Answer {
     let (mut sources, mut diagnostics) = load(None, text, &mut |_| Err("no files here".into()));
     let (program, more) = compile(&mut sources, &Settings::default());
     diagnostics.extend(more);
@@ -64,7 +73,7 @@ fn answer(text: &str) -> Answer {
         let said = diagnostics.iter().map(|d| format!("{}: {}", d.code, d.message)).collect::<Vec<_>>();
         return Answer::Refused(said.join("; "));
     };
-    let options = Options { record: true, strict: true, max_events: Some(2_000_000), ..Options::default() };
+    let options = Options { record: true, strict: true, max_events: Some(2_000_000), ..options.clone() };
     match simulate(&program, None, &options, &mut |_, _| true) {
         Ok(outcome) => ran(&program, &outcome),
         Err(error) => Answer::Stopped(Some(error.time), error.message),

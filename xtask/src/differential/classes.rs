@@ -3,25 +3,28 @@
 //! A class is a predicate on the program and the two answers, as narrow as it can be told
 //! from outside. Where the cause is a corner of the program, the corner is taken away: the
 //! difference is of that class when the program without it runs equal on both sides.
+//! Where the cause is a rule about events, our run is made by that rule and must be equal.
 //! What none of them covers is a failure.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::answer::{Answer, compare};
+use super::answer::{self, Answer, compare};
 
-/// Runs a text on both sides, if it runs here.
-pub(super) type Both<'a> = dyn FnMut(&str) -> Result<Option<(Answer, Answer)>, String> + 'a;
+/// Runs a text on both sides, if it comes to an end here.
+pub(super) type Both<'a> = dyn FnMut(&str, &dyn Fn(&str) -> Answer) -> Result<Option<(Answer, Answer)>, String> + 'a;
 
-const VOID_EVENT: &str = "void event: a warm-up's end, a lease that ended earlier: what waits is retried";
+const VOID_EVENT: &str =
+    "void event: what will not happen any more, and a warm-up's end, is an event: what waits is retried";
 const NOTHING_PENDING: &str = "nothing pending: whoever has room by then is served here, waits for ever there";
+const SEVERAL: &str = "several of these at once";
 const PASSED_OVER: &str = "engine: one passed over before another gave it work";
 
 /// A corner that the reference decides otherwise, and programs without it.
 type Corner = fn(&str) -> Option<String>;
 
-const CORNERS: [(&str, Corner); 11] = [
+const CORNERS: [(&str, Corner); 9] = [
     ("ps: a stage declared above the engine whose admission starts its job", ps_below_engines),
     ("holders: a session with two shares of a pool is no victim", twice_held_never_preempt),
     ("budget_left: an admitted body reads a chunk or budget that changed since", budgets_constant),
@@ -30,8 +33,6 @@ const CORNERS: [(&str, Corner); 11] = [
     ("growing: who does not fit holds up the growers behind it", growths_alike),
     (PASSED_OVER, engines_swapped),
     (PASSED_OVER, engines_admit_nobody),
-    (VOID_EVENT, without_warmup),
-    (VOID_EVENT, leases_never_end),
     ("spill: into a pool that is full", spills_have_room),
 ];
 
@@ -60,48 +61,101 @@ pub(super) fn class(
             return Ok(Some("an instant without end: told here, gone on with for ever there"));
         }
         // What stops the run comes after what the reference leaves waiting.
-        if let Some((ours, theirs)) = before(text, *time).map_or(Ok(None), |text| both(&text))?
+        if let Some((ours, theirs)) = before(text, *time).map_or(Ok(None), |text| both(&text, &answer::ours))?
             && stops_serving(&ours, &theirs)
         {
             return Ok(Some(NOTHING_PENDING));
         }
     }
-    for (class, without) in CORNERS {
-        if let Some(changed) = without(text)
-            && agree(&changed, both)?
-        {
-            return Ok(Some(class));
-        }
+    if equal_but_known(text, &answer::ours_with_void_events(text), theirs) {
+        return Ok(Some(VOID_EVENT));
     }
-    // Several at once.
+    let mut several = Vec::new();
     let mut changed = text.to_owned();
     let mut corners = 0;
-    for (_, without) in CORNERS {
+    for (class, without) in CORNERS {
+        if let Some(alone) = without(text) {
+            if agree(text, &alone, &answer::ours, both)? {
+                return Ok(Some(class));
+            }
+            several.push(alone);
+        }
         if let Some(without) = without(&changed) {
             changed = without;
             corners += 1;
         }
     }
-    if corners > 1 && agree(&changed, both)? {
-        return Ok(Some("several of these at once"));
+    if corners > 1 && agree(text, &changed, &answer::ours, both)? {
+        return Ok(Some(SEVERAL));
+    }
+    // One of them, or all, and void events. A stage that is moved may make thirds of dyadic
+    // numbers, and what ends together then comes in either order.
+    if ps_below_engines(text).is_some() {
+        several.push(without_sharing(&changed));
+    }
+    several.push(changed);
+    for without in several {
+        if agree(text, &without, &answer::ours_with_void_events, both)? {
+            return Ok(Some(SEVERAL));
+        }
     }
     Ok(rounded(text, theirs).then_some("rounding: shares that are no dyadic number"))
 }
 
-/// Whether both sides agree on a program, `mean_holders` and what the reference leaves waiting
-/// with nothing pending apart.
-fn agree(text: &str, both: &mut Both<'_>) -> Result<bool, String> {
-    let Some((ours, theirs)) = both(text)? else { return Ok(false) };
-    let mut differences = Vec::new();
-    compare(&ours, &theirs, &mut differences);
-    Ok(only_holders(text, &differences) || stops_serving(&ours, &theirs))
+/// Whether both sides agree on a program without a corner of `whole`, ours run in a way. Where
+/// both stop, they do it at one time and agree on what comes before; and by then they do not
+/// on `whole`.
+fn agree(whole: &str, without: &str, ours: &dyn Fn(&str) -> Answer, both: &mut Both<'_>) -> Result<bool, String> {
+    let Some((own, other)) = both(without, ours)? else { return Ok(false) };
+    let (Answer::Stopped(Some(time), _), Answer::Stopped(..)) = (&own, &other) else {
+        return Ok(equal_but_known(without, &own, &other));
+    };
+    let time = *time;
+    let mut run =
+        |text: Option<String>, ours: &dyn Fn(&str) -> Answer| -> Result<Option<(String, Answer, Answer)>, String> {
+            let Some(text) = text else { return Ok(None) };
+            Ok(both(&text, ours)?.map(|(own, other)| (text, own, other)))
+        };
+    let at_once = run(until(without, time), ours)?
+        .is_some_and(|(_, own, other)| matches!((own, other), (Answer::Stopped(..), Answer::Stopped(..))));
+    let agreed =
+        run(before(without, time), ours)?.is_some_and(|(text, own, other)| equal_but_known(&text, &own, &other));
+    let differed = run(until(whole, time), &answer::ours)?.is_some_and(|(text, own, other)| {
+        let mut differences = Vec::new();
+        compare(&own, &other, &mut differences);
+        !only_holders(&text, &differences)
+    });
+    Ok(at_once && agreed && differed)
 }
 
-/// The program with its horizon just before a time.
-fn before(text: &str, time: f64) -> Option<String> {
+/// Whether two runs are equal, `mean_holders` and what the reference leaves waiting with
+/// nothing pending apart.
+fn equal_but_known(text: &str, ours: &Answer, theirs: &Answer) -> bool {
+    let mut differences = Vec::new();
+    compare(ours, theirs, &mut differences);
+    matches!((ours, theirs), (Answer::Ran(_), Answer::Ran(_)))
+        && (only_holders(text, &differences) || stops_serving(ours, theirs))
+}
+
+/// The program with its horizon just before a time, if there is a before.
+pub(super) fn before(text: &str, time: f64) -> Option<String> {
+    if time > 0.0 { with_horizon(text, time - rounding(time)) } else { None }
+}
+
+/// The program with its horizon just behind a time.
+fn until(text: &str, time: f64) -> Option<String> {
+    with_horizon(text, time + rounding(time))
+}
+
+/// What one time of both sides may be apart.
+fn rounding(time: f64) -> f64 {
+    1e-9 * time.max(1.0)
+}
+
+fn with_horizon(text: &str, time: f64) -> Option<String> {
     let begin = text.find("  horizon ")?;
     let end = begin + text[begin..].find(';')?;
-    Some(format!("{}  horizon {}{}", &text[..begin], time.next_down(), &text[end..]))
+    Some(format!("{}  horizon {time}{}", &text[..begin], &text[end..]))
 }
 
 /// Whether work was divided by 3 or the like: the program shares, and some time is no
@@ -150,6 +204,16 @@ fn ps_below_engines(text: &str) -> Option<String> {
     engine_below.then(|| kept.join("\n") + "\n")
 }
 
+/// The program where nobody shares: `ps` stages, but those of flows, give everyone what one would have.
+fn without_sharing(text: &str) -> String {
+    let shares = |line: &str| line.starts_with("stage s") && line.contains(" : ps(");
+    let lines = text.lines().map(|line| match line.split_once(" : ps(") {
+        Some((stage, _)) if shares(line) => format!("{stage} : delay;\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
 /// The program with its two engines in the other order. In 0.1.3's one pass an idle engine
 /// gets nothing more from the admissions of one declared below it until the next event.
 fn engines_swapped(text: &str) -> Option<String> {
@@ -170,27 +234,6 @@ fn engines_admit_nobody(text: &str) -> Option<String> {
     }
     let kept: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("admit via ")).collect();
     (kept.len() < text.lines().count()).then(|| kept.join("\n") + "\n")
-}
-
-/// The program without a warm-up: in 0.1.3 its end is an event like others, after which
-/// pools are retried and engines planned.
-fn without_warmup(text: &str) -> Option<String> {
-    let kept: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("warmup ")).collect();
-    (kept.len() < text.lines().count()).then(|| kept.join("\n") + "\n")
-}
-
-/// The program with leases that no timer ends. In 0.1.3 the timer of a lease that was taken
-/// goes off all the same, and pools are retried then.
-fn leases_never_end(text: &str) -> Option<String> {
-    let lines = text.lines().map(|line| match line.rsplit_once(" lease ") {
-        Some((before, lease)) => {
-            let pool = lease.rsplit_once(" (").map_or(lease, |(pool, _)| pool);
-            format!("{before} lease {pool} (inf)\n")
-        }
-        None => format!("{line}\n"),
-    });
-    let changed: String = lines.collect();
-    (changed != text).then_some(changed)
 }
 
 /// The program that reads `budget_left`, with a constant budget and chunk. In a body that
@@ -222,21 +265,40 @@ fn nothing_cached(text: &str) -> Option<String> {
 }
 
 /// The program with room for every growth of a run that may wait: there 0.1.3 counts the
-/// chunk that waited twice in the run's position. It waits in a pool of `preempt none`; or at a
-/// member of an engine whose memory is another member, where nobody is a victim.
+/// chunk that waited twice in the run's position. It waits in a pool of `preempt none`; or on an
+/// engine whose memory is not the pool, where nobody may be a victim.
 fn growing_never_stalls(text: &str) -> Option<String> {
     let index = |member: &str| member.split_once('[').map(|(_, index)| index.split(']').next().map(str::to_owned));
+    let memories = memories(text);
     let (mut grown, mut elsewhere) = (BTreeSet::new(), BTreeSet::new());
     for (run, pool) in text.lines().filter_map(|line| line.trim().strip_prefix("run ")?.split_once(" growing ")) {
-        grown.extend(name(pool));
-        if index(run.split(' ').next().unwrap_or(run)) != index(pool) {
-            elsewhere.extend(name(pool));
+        let stage = run.split(' ').next().unwrap_or(run);
+        let (Some(engine), Some(grows)) = (name(stage), name(pool)) else { continue };
+        let others = memories.iter().any(|(other, memory)| *memory == grows && *other != engine);
+        if others || index(stage) != index(pool) {
+            elsewhere.insert(grows.clone());
         }
+        grown.insert(grows);
     }
     with_room(text, |pool, options| {
         let preempts = options.iter().any(|o| o.starts_with("preempt lifo") || o.starts_with("preempt by"));
         grown.contains(pool) && (!preempts || elsewhere.contains(pool))
     })
+}
+
+/// The engines that have a memory, and which pool it is.
+fn memories(text: &str) -> Vec<(String, String)> {
+    let mut engine = None;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(stage) = line.strip_prefix("stage ") {
+            engine = name(stage);
+        }
+        if let (Some(engine), Some(memory)) = (&engine, line.strip_prefix("memory ").and_then(name)) {
+            found.push((engine.clone(), memory));
+        }
+    }
+    found
 }
 
 /// The program with growths of one size: whoever waits longest fits first. In 0.1.3 a grower

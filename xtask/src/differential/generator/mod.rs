@@ -91,6 +91,8 @@ impl Rng {
 /// A program being written.
 struct Writer {
     rng: Rng,
+    /// For what was added later: a program without it is the one that its seed always had.
+    later: Rng,
     text: String,
     depth: usize,
     features: BTreeMap<&'static str, u32>,
@@ -98,7 +100,7 @@ struct Writer {
 
 impl Writer {
     fn new(seed: u64) -> Self {
-        Self { rng: Rng::new(seed), text: String::new(), depth: 0, features: BTreeMap::new() }
+        Self { rng: Rng::new(seed), later: Rng::new(!seed), text: String::new(), depth: 0, features: BTreeMap::new() }
     }
 
     /// Counts a grammar alternative.

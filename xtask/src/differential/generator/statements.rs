@@ -637,6 +637,27 @@ impl Free<'_> {
         self.w.line(format!("transfer on {on} ({work}) from {source} to {into} ({amount});"));
     }
 
+    /// Keys that choose a member of a pool family.
+    fn choose_keys(&mut self, name: &str, n: u64, index: &str) -> String {
+        if self.w.later.chance(70) {
+            return self.w.pick(&[
+                ("choose one key", format!("(used({name}[{index}]))")),
+                ("choose one key", format!("(-queued({name}[{index}]))")),
+                ("choose two keys", format!("(queued({name}[{index}]) > 0 ? 1 : 0, -cachedin({name}[{index}]))")),
+            ]);
+        }
+        self.w.rng.below(3); // In the place of that.
+        let last = n - 1;
+        let (feature, keys) = self.w.later.one_of(&[
+            ("choose by an aggregate", format!("(sum k in {n} (k == {index} ? 0 : used({name}[k])))")),
+            ("choose by an aggregate", format!("(max k in {n} (queued({name}[k]) * (k + {index})), -{index})")),
+            ("choose by a neighbour", format!("({index} < {last} ? used({name}[{index} + 1]) : 2, -{index})")),
+            ("choose by a member there may not be", format!("(used({name}[{index} + (queued({name}[{index}]) > 1)]))")),
+        ]);
+        self.w.used(feature);
+        keys
+    }
+
     fn hold(&mut self, depth: u32) {
         let mut grabs = Vec::new();
         let mut opened = Vec::new();
@@ -658,14 +679,7 @@ impl Free<'_> {
                 Some(n) if at == 0 && self.w.rng.chance(40) => {
                     self.names += 1;
                     let index = format!("j{}", self.names);
-                    let keys = self.w.pick(&[
-                        ("choose one key", format!("(used({name}[{index}]))")),
-                        ("choose one key", format!("(-queued({name}[{index}]))")),
-                        (
-                            "choose two keys",
-                            format!("(queued({name}[{index}]) > 0 ? 1 : 0, -cachedin({name}[{index}]))"),
-                        ),
-                    ]);
+                    let keys = self.choose_keys(name, n, &index);
                     self.w.line(format!("choose {index} in {n} by {keys};"));
                     chosen = Some(index.clone());
                     format!("{name}[{index}]")
