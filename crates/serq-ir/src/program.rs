@@ -153,6 +153,10 @@ pub struct Pool {
     /// Blocks of equal content are one block (needs `block`, `Evict::Lru`, no `spill`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_prefixes: bool,
+    /// A shared prefix is found from when its computation is scheduled, not from when it is done
+    /// (needs `share_prefixes`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub found_scheduled: bool,
     /// Where evicted pieces go.
     pub spill: Option<Spill>,
 }
@@ -427,6 +431,9 @@ pub enum StmtKind {
     Release {
         /// Of which pool.
         pool: PoolRef,
+        /// How much later the lease ends; there is no enclosing hold then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Expr>,
     },
     /// Work on a stage, or one flow over several.
     Run(Box<RunStmt>),
@@ -440,6 +447,11 @@ pub enum StmtKind {
         then: Block,
         /// When 0.
         otherwise: Block,
+    },
+    /// A session that is cancelled inside goes on to the end of it.
+    Shielded {
+        /// What is done to its end.
+        body: Block,
     },
     /// For ever, until `end`.
     Loop {
@@ -493,6 +505,9 @@ pub struct Lease {
     pub grab: u32,
     /// How long, in clock units; may be infinite.
     pub time: Expr,
+    /// How long once its session was cancelled; `None`: it ends then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abandoned: Option<Expr>,
 }
 
 /// Work on one stage, or a flow over several.
@@ -637,8 +652,9 @@ impl Stmt {
     pub fn each_expr<'s>(&'s self, visit: &mut dyn FnMut(&'s Expr)) {
         match &self.kind {
             StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => visit(value),
-            StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } => {}
-            StmtKind::Drop { pool } | StmtKind::Release { pool } => pool.member.iter().for_each(|m| visit(m)),
+            StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } | StmtKind::Shielded { .. } => {}
+            StmtKind::Drop { pool } => pool.member.iter().for_each(|m| visit(m)),
+            StmtKind::Release { pool, after } => pool.member.as_deref().into_iter().chain(after).for_each(visit),
             StmtKind::Hold(hold) => {
                 for grab in &hold.grabs {
                     grab.pool.member.iter().for_each(|m| visit(m));
@@ -647,7 +663,10 @@ impl Stmt {
                 }
                 hold.reuse.iter().for_each(&mut *visit);
                 hold.cache.iter().for_each(&mut *visit);
-                hold.lease.iter().for_each(|l| visit(&l.time));
+                hold.lease.iter().for_each(|l| {
+                    visit(&l.time);
+                    l.abandoned.iter().for_each(&mut *visit);
+                });
             }
             StmtKind::Grow { pool, units } | StmtKind::Load { pool, units } => {
                 pool.member.iter().for_each(|m| visit(m));
@@ -677,7 +696,7 @@ pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
                 each_stmt(then, visit);
                 each_stmt(otherwise, visit);
             }
-            StmtKind::Loop { body } => each_stmt(body, visit),
+            StmtKind::Loop { body } | StmtKind::Shielded { body } => each_stmt(body, visit),
             _ => {}
         }
     }
@@ -707,13 +726,17 @@ pub enum Context {
     Decoding,
     Present,
     Remaining,
+    /// `self` of an engine: its number in its family.
+    Member,
+    /// Farthest position at a preemption of the hold the session executes again.
+    Reached,
 }
 
 impl Context {
     /// The first so many are the figures of an iteration.
     pub const OF_ITERATION: usize = 7;
     /// All of them.
-    pub const COUNT: usize = 18;
+    pub const COUNT: usize = 20;
 }
 
 /// Unary operators.
@@ -774,6 +797,8 @@ pub enum PoolFigure {
     Queued,
     /// Units of this session's entry.
     Cachedin,
+    /// Units that the prefill runs growing it will still take, on engines whose memory it is.
+    Outstanding,
 }
 
 /// What can be read of a stage.

@@ -93,12 +93,12 @@ impl Moment {
         match self {
             Self::Gauge | Self::Gap => false,
             _ if c == C::Now => true,
-            Self::Session | Self::Header => false,
-            Self::QueueKey => c == C::Waited,
+            Self::Session | Self::Header => c == C::Reached,
+            Self::QueueKey => matches!(c, C::Waited | C::Admission),
             Self::Evict => matches!(c, C::Size | C::Age | C::Last | C::Waiting),
             Self::Preempt => matches!(c, C::Admission | C::Position | C::Decoding),
             Self::Ps => c == C::Present,
-            Self::Budget => resident,
+            Self::Budget => resident || c == C::Member,
             Self::Serve | Self::ServeOnly => resident || matches!(c, C::Decoding | C::Admission | C::Remaining),
             Self::Step => resident || matches!(c, C::Tokens | C::Prefilled | C::Attention),
         }
@@ -107,7 +107,9 @@ impl Moment {
     fn pool(self, figure: PoolFigure) -> bool {
         match self {
             Self::Gap => false,
-            Self::Gauge | Self::Ps | Self::Budget | Self::Step => figure != PoolFigure::Cachedin,
+            Self::Gauge | Self::Ps | Self::Budget | Self::Step => {
+                !matches!(figure, PoolFigure::Cachedin | PoolFigure::Outstanding)
+            }
             _ => true,
         }
     }
@@ -211,6 +213,7 @@ impl Verifier<'_> {
                 format!("its members do not pair up with those of `{}`", stage.name)
             })?;
         }
+        ensure(pool.share_prefixes || !pool.found_scheduled, || "prefixes found early, and not shared".into())?;
         if pool.share_prefixes {
             ensure(pool.block.is_some(), || "prefixes shared, and no block".into())?;
             ensure(pool.evict == Evict::Lru, || "prefixes shared, and eviction keys".into())?;
@@ -386,7 +389,11 @@ impl Verifier<'_> {
                 self.pool_ref(pool, Moment::Session)?;
                 self.expr(units, Moment::Session)
             }
-            StmtKind::Drop { pool } | StmtKind::Release { pool } => self.pool_ref(pool, Moment::Session),
+            StmtKind::Drop { pool } => self.pool_ref(pool, Moment::Session),
+            StmtKind::Release { pool, after } => {
+                self.pool_ref(pool, Moment::Session)?;
+                after.iter().try_for_each(|after| self.expr(after, Moment::Session))
+            }
             StmtKind::Run(run) => {
                 if let Some(pool) = &run.growing {
                     held(body, pool, "growing")?;
@@ -398,7 +405,7 @@ impl Verifier<'_> {
                 self.block(then, body)?;
                 self.block(otherwise, body)
             }
-            StmtKind::Loop { body: inner } => self.block(inner, body),
+            StmtKind::Loop { body: inner } | StmtKind::Shielded { body: inner } => self.block(inner, body),
             StmtKind::Choose { attribute, count, keys } => {
                 self.attribute(*attribute)?;
                 self.expr(count, Moment::Session)?;
@@ -427,6 +434,7 @@ impl Verifier<'_> {
         if let Some(lease) = &hold.lease {
             ensure((lease.grab as usize) < hold.grabs.len(), || "a lease of a pool the hold does not name".into())?;
             self.expr(&lease.time, Moment::Session)?;
+            lease.abandoned.iter().try_for_each(|e| self.expr(e, Moment::Session))?;
         }
         let before = body.held.len();
         body.held.extend(hold.grabs.iter().map(|g| g.pool.pool));
@@ -663,6 +671,7 @@ mod tests {
                 order: Order::Fifo,
                 via: None,
                 share_prefixes: false,
+                found_scheduled: false,
                 spill: None,
             }],
             stages: vec![Stage { name: "s".into(), size: None, kind: StageKind::Delay, shared: false }],

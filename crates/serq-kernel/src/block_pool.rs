@@ -19,7 +19,8 @@
 //!
 //! - A block is vacant, cached or referenced, and exactly one of them.
 //! - A referenced block stands in as many tables as it has references.
-//! - Of one identity there is at most one block, and every cached block has one.
+//! - Every cached block has an identity. Of one there may be several blocks, computed beside each
+//!   other: the one that was told first is found.
 //! - Cached blocks stand in the order of their last use, a table's tail before its head;
 //!   the first of them is evicted.
 //! - What is known of a block goes with it: nothing is kept of the evicted.
@@ -71,11 +72,13 @@ impl Identity {
 struct Block {
     identity: Option<Identity>,
     references: u32,
+    /// The next one that was told the same.
+    twin: Option<u32>,
     /// Neighbours among the cached.
     link: Link,
 }
 
-const VACANT: Block = Block { identity: None, references: 0, link: Link::LOOSE };
+const VACANT: Block = Block { identity: None, references: 0, twin: None, link: Link::LOOSE };
 
 impl Linked for Block {
     fn link(&self) -> Link {
@@ -179,8 +182,8 @@ impl BlockPool {
         self.blocks[self.tables[table as usize].blocks[at] as usize].identity.is_some()
     }
 
-    /// What the table's block at a place holds, now that it is computed. A cached block of
-    /// the same content gives way; a referenced one stays the one that is found.
+    /// What the table's block at a place holds, now that it is computed. Others of the same
+    /// content are found before it.
     pub(crate) fn tell(&mut self, table: u32, identity: Identity) {
         self.changes += 1;
         let at = identity.at as usize;
@@ -190,14 +193,38 @@ impl BlockPool {
         if self.blocks[block as usize].identity.is_some() {
             return;
         }
-        if let Some(same) = self.find(identity) {
-            if self.is_referenced(same) {
-                return;
-            }
-            self.vacate(same);
-        }
         self.blocks[block as usize].identity = Some(identity);
-        self.index.insert(identity, block);
+        match self.find(identity) {
+            Some(first) => {
+                let last = self.twins(first).last().unwrap_or(first);
+                self.blocks[last as usize].twin = Some(block);
+            }
+            None => self.index.insert(identity, block),
+        }
+    }
+
+    /// A block, and those that were told the same after it.
+    fn twins(&self, first: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(first), |&block| self.blocks[block as usize].twin)
+    }
+
+    /// The block's content is known no more.
+    fn untell(&mut self, block: u32) {
+        let Some(identity) = self.blocks[block as usize].identity.take() else { return };
+        let twin = self.blocks[block as usize].twin.take();
+        let first = self
+            .index
+            .find(identity, |of| if of == block { Some(identity) } else { self.blocks[of as usize].identity });
+        let first = first.expect("what has an identity is found by it");
+        if first == block {
+            self.index.remove(identity, block);
+            if let Some(twin) = twin {
+                self.index.insert(identity, twin);
+            }
+        } else {
+            let before = self.twins(first).find(|&of| self.blocks[of as usize].twin == Some(block));
+            self.blocks[before.expect("it is a twin of the first") as usize].twin = twin;
+        }
     }
 
     /// Ends a table, its tail first: blocks with an identity stay cached, but for those from
@@ -238,9 +265,7 @@ impl BlockPool {
     pub(crate) fn vacate(&mut self, block: u32) {
         self.changes += 1;
         self.unlink(block);
-        if let Some(identity) = self.blocks[block as usize].identity {
-            self.index.remove(identity, block);
-        }
+        self.untell(block);
         self.blocks[block as usize] = VACANT;
         self.vacant.push(block);
     }
@@ -282,8 +307,9 @@ impl BlockPool {
         for (number, block) in self.blocks.iter().enumerate() {
             assert_eq!(block.references, references[number], "a block stands in as many tables as it has references");
             if let Some(identity) = block.identity {
-                known += 1;
-                assert_eq!(self.find(identity), Some(number as u32), "of one identity there is one block");
+                let first = self.find(identity).expect("what has an identity is found by it");
+                known += usize::from(first == number as u32);
+                assert!(self.twins(first).any(|block| block == number as u32), "it is the first's twin");
             }
             match (is_vacant[number], block.references > 0) {
                 (true, in_tables) => assert!(!in_tables && block.identity.is_none(), "what is vacant is nobody's"),

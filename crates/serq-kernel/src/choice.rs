@@ -85,6 +85,8 @@ impl Dependence {
         };
         match expr {
             ir::Expr::Pool(figure, pool) if is_candidate(&pool.member) => {
+                // It changes with every step.
+                self.beyond |= *figure == PoolFigure::Outstanding;
                 if *figure == PoolFigure::Cachedin {
                     // There a session finds what others left.
                     self.beyond |= program.pools[pool.pool as usize].share_prefixes;

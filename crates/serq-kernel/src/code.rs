@@ -70,6 +70,7 @@ pub(crate) struct PoolCode {
     pub(crate) order: Option<Vec<Expr>>,
     pub(crate) via: Option<u32>,
     pub(crate) share_prefixes: bool,
+    pub(crate) found_scheduled: bool,
     pub(crate) spill: Option<SpillCode>,
     /// Eviction keys or the spill read attributes, so entries keep a copy of them.
     pub(crate) snapshots: bool,
@@ -151,7 +152,11 @@ pub(crate) enum Op {
     Grow(PoolRef, Expr),
     Load(PoolRef, Expr),
     Drop(PoolRef),
-    Release(PoolRef),
+    Release(PoolRef, Option<Expr>),
+    /// A cancelled session goes on …
+    Shield,
+    /// … to here.
+    Unshield,
     Run(Box<RunCode>),
     Branch {
         test: Expr,
@@ -163,12 +168,18 @@ pub(crate) enum Op {
 }
 
 #[derive(Debug)]
+pub(crate) struct LeaseCode {
+    pub(crate) grab: usize,
+    pub(crate) time: Expr,
+    pub(crate) abandoned: Option<Expr>,
+}
+
+#[derive(Debug)]
 pub(crate) struct HoldCode {
     pub(crate) grabs: Vec<GrabCode>,
     pub(crate) reuse: Option<Expr>,
     pub(crate) cache: Option<Expr>,
-    /// Which grab, and for how long.
-    pub(crate) lease: Option<(usize, Expr)>,
+    pub(crate) lease: Option<LeaseCode>,
     /// Units and reserves read attributes, the hold's own pools (their queues aside), and
     /// what the stage that serves it has left; so a refusal lasts until one of these changes.
     pub(crate) steady: bool,
@@ -378,7 +389,9 @@ impl<'a> Builder<'a> {
             ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), self.expr(units)),
             ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), self.expr(units)),
             ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
-            ir::StmtKind::Release { pool } => Op::Release(self.pool_ref(pool)),
+            ir::StmtKind::Release { pool, after } => {
+                Op::Release(self.pool_ref(pool), after.as_ref().map(|e| self.expr(e)))
+            }
             ir::StmtKind::Run(run) => Op::Run(Box::new(RunCode {
                 stages: run.stages.iter().map(|s| self.stage_ref(s)).collect(),
                 mode: run.mode,
@@ -417,6 +430,11 @@ impl<'a> Builder<'a> {
                 self.block(body);
                 Op::Jump(top)
             }
+            ir::StmtKind::Shielded { body } => {
+                self.push(at, Op::Shield);
+                self.block(body);
+                Op::Unshield
+            }
         };
         self.push(at, op);
     }
@@ -436,7 +454,11 @@ impl<'a> Builder<'a> {
             grabs: grabs.collect(),
             reuse: hold.reuse.as_ref().map(|e| self.expr(e)),
             cache: hold.cache.as_ref().map(|e| self.expr(e)),
-            lease: hold.lease.as_ref().map(|l| (l.grab as usize, self.expr(&l.time))),
+            lease: hold.lease.as_ref().map(|l| LeaseCode {
+                grab: l.grab as usize,
+                time: self.expr(&l.time),
+                abandoned: l.abandoned.as_ref().map(|e| self.expr(e)),
+            }),
         }
     }
 
@@ -511,6 +533,7 @@ impl<'a> Builder<'a> {
                     order,
                     via: pool.via.map(|via| self.pair(self.families.stages[via as usize], member)),
                     share_prefixes: pool.share_prefixes,
+                    found_scheduled: pool.found_scheduled,
                     spill,
                     snapshots: reads.attributes,
                     memory_of: Vec::new(),

@@ -236,6 +236,7 @@ impl<'a> Writer<'a> {
             }
             ir::Expr::Attribute(a) => Leaf::Attribute(*a),
             ir::Expr::Context(Context::Now) => Leaf::Now,
+            ir::Expr::Context(Context::Reached) => Leaf::Reached,
             ir::Expr::Context(context) => Leaf::Context(*context),
             ir::Expr::Variable(depth) => Leaf::Variable(*depth),
             ir::Expr::Pool(figure, pool) => {
@@ -251,6 +252,7 @@ impl<'a> Writer<'a> {
                     PoolFigure::Holders => Leaf::Holders(pool),
                     PoolFigure::Queued => Leaf::Queued(pool),
                     PoolFigure::Cachedin => Leaf::Cachedin(pool),
+                    PoolFigure::Outstanding => return None,
                 }
             }
             ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),

@@ -137,8 +137,8 @@ impl GaugesCode {
                     PoolFigure::Used | PoolFigure::Free => USED,
                     PoolFigure::Holders => HOLDERS,
                     PoolFigure::Queued => QUEUE,
-                    // Nobody's session: always 0.
-                    PoolFigure::Cachedin => 0,
+                    // Nobody's session: always 0. And what runs will take is no gauge's.
+                    PoolFigure::Cachedin | PoolFigure::Outstanding => 0,
                 };
                 for member in members(families.pools[pool.pool as usize], pool.member.as_deref(), term) {
                     add(&mut self.pool_watches[member as usize], changes, target);

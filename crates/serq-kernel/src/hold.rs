@@ -43,6 +43,8 @@ pub(crate) struct OpenHold {
     pub(crate) admission: u64,
     /// A growing run of more than 0 tokens, or a load, moved a position.
     pub(crate) moved: bool,
+    /// `shielded` blocks it is in.
+    pub(crate) shields: u32,
 }
 
 /// What an open hold has of one pool.
@@ -58,6 +60,8 @@ pub(crate) struct Share {
     pub(crate) slack: f64,
     /// Given back before the scope's end.
     pub(crate) released: bool,
+    /// Among its pool's holders: its client is there.
+    pub(crate) counted: bool,
     /// Its blocks, where the pool shares prefixes; else [`NO_TABLE`].
     pub(crate) table: u32,
 }
@@ -68,6 +72,12 @@ pub(crate) struct Lease {
     pub(crate) hold: OpenHold,
     pub(crate) share: Share,
     pub(crate) timer: Option<u32>,
+    /// When its time is over.
+    pub(crate) until: f64,
+    /// Its release was asked for, and comes with the timer.
+    pub(crate) released: bool,
+    /// How much later it ends once its session was cancelled.
+    pub(crate) abandoned: Option<f64>,
 }
 
 impl<'p> Kernel<'p> {
@@ -207,6 +217,7 @@ impl<'p> Kernel<'p> {
             let waiter = self.pools[pool as usize].queue[at];
             let mut variables = *NO_VARIABLES;
             variables[serq_ir::Context::Waited as usize] = self.now - self.sessions[waiter as usize].joined;
+            variables[serq_ir::Context::Admission as usize] = self.sessions[waiter as usize].admission as f64;
             let frame = Frame { variables: &variables, ..Frame::session(waiter) };
             tried.clear();
             self.eval_keys(world, keys, &frame, &mut tried);
@@ -293,7 +304,7 @@ impl<'p> Kernel<'p> {
             state.holders += 1;
             state.counts.admissions += 1;
             self.touch_pool(pool, USED | HOLDERS);
-            let share = Share { pool, quanta, taken, slack, released: false, table };
+            let share = Share { pool, quanta, taken, slack, released: false, counted: true, table };
             self.sessions[slot as usize].shares.push(share);
             self.evict(world, pool, 0.0)?;
         }
@@ -301,7 +312,13 @@ impl<'p> Kernel<'p> {
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
         let wait = now - session.joined;
-        session.holds.push(OpenHold { pc: session.pc, shares: first_share, admission, moved: false });
+        session.holds.push(OpenHold {
+            pc: session.pc,
+            shares: first_share,
+            admission,
+            moved: false,
+            shields: session.shields,
+        });
         session.admission = admission;
         session.pc += 1;
         session.resumes = None;
@@ -442,7 +459,9 @@ impl<'p> Kernel<'p> {
             let hold = self.hold_of_share(slot, share);
             self.forget_preemption(slot, pool);
             self.give_back_share(world, slot, hold, share, false)?;
-        } else if let Some(lease) = self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool) {
+        } else if let Some(lease) =
+            self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool && !l.released)
+        {
             self.end_lease(world, slot, lease)?;
         }
         self.retry_pools(world)
@@ -452,7 +471,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn close<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let session = &self.sessions[slot as usize];
         let OpenHold { pc, shares, .. } = *session.holds.last().expect("a scope's end has its hold");
-        let lease = self.hold_code(pc).lease.as_ref().map(|(grab, _)| *grab);
+        let lease = self.hold_code(pc).lease.as_ref().map(|lease| lease.grab);
         if !session.preempted_at.is_empty() {
             for share in shares..session.shares.len() as u32 {
                 self.forget_preemption(slot, self.sessions[slot as usize].shares[share as usize].pool);
@@ -460,6 +479,10 @@ impl<'p> Kernel<'p> {
         }
         self.give_back_innermost(world, slot, lease, false)?;
         self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
+        let session = &mut self.sessions[slot as usize];
+        if session.preempted_hold == Some(pc) {
+            (session.preempted_hold, session.reached) = (None, 0.0);
+        }
         self.retry_pools(world)
     }
 
@@ -549,7 +572,7 @@ impl<'p> Kernel<'p> {
         }
         let state = &mut self.pools[pool as usize];
         state.used.subtract(share.quanta);
-        state.holders -= 1;
+        state.holders -= u32::from(share.counted);
         self.touch_pool(pool, USED | HOLDERS);
         if kept > 0.0 {
             self.keep(slot, pool, kept);

@@ -294,7 +294,7 @@ impl<'p> Kernel<'p> {
         self.end_fact(world)
     }
 
-    fn end_fact<W: World>(&mut self, world: &mut W) -> Result<()> {
+    pub(crate) fn end_fact<W: World>(&mut self, world: &mut W) -> Result<()> {
         self.settle(world)?;
         self.make_cuts(world);
         self.after_fact();
@@ -604,8 +604,8 @@ impl<'p> Kernel<'p> {
             let (used, cached) = (pool.used_units(), pool.cached_units());
             assert!(used + cached <= pool.cap + 1e-6, "{name}: {used} allocated and {cached} cached exceed the cap");
             let mut holders = 0;
-            self.shares_of(id as u32, |_| holders += 1);
-            assert_eq!(pool.holders, holders, "{name}: holders = holds + leases");
+            self.shares_of(id as u32, |share| holders += u32::from(share.counted));
+            assert_eq!(pool.holders, holders, "{name}: holders = holds + leases whose client is there");
             assert!(left.abs() <= 1e-9 * used.max(1.0), "{name}: {left} units are owned by nobody");
             if let Some(blocks) = &pool.addressed {
                 blocks.check();
@@ -623,7 +623,7 @@ impl<'p> Kernel<'p> {
         for (slot, session) in self.sessions.iter().enumerate() {
             let slot = slot as u32;
             let there = match session.status {
-                Status::Over => session.holds.is_empty() && session.leases.is_empty(),
+                Status::Over => session.holds.is_empty() && session.leases.iter().all(|lease| lease.released),
                 Status::Running => false,
                 Status::Ready => self.ready_list.contains(&slot),
                 Status::Queued(pool) => {

@@ -18,6 +18,7 @@ pub(crate) enum Leaf {
     Attribute(u32),
     Context(Context),
     Now,
+    Reached,
     /// The variable of an aggregate, counted from the innermost.
     Variable(u32),
     /// Figures of a member of a pool.
@@ -103,6 +104,7 @@ operands! {
     Attribute(kernel, frame, bits) = read_attribute(kernel, frame, bits as u32);
     ContextVariable(_kernel, frame, bits) = frame.variables[bits as usize];
     Now(kernel, _frame, _bits) = kernel.now;
+    Reached(kernel, frame, _bits) = kernel.sessions[frame.session as usize].reached;
     Variable(_kernel, frame, bits) = read_variable(frame, bits);
     Used(kernel, _frame, bits) = kernel.pools[bits as usize].used_units();
     Free(kernel, _frame, bits) = kernel.pools[bits as usize].free_units();
@@ -147,6 +149,7 @@ pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> (Step, u
         PoolFigure::Holders => |k, f, _, bits| f64::from(k.pools[k.pool_by(f, bits) as usize].holders),
         PoolFigure::Queued => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].waiting() as f64,
         PoolFigure::Cachedin => |k, f, _, bits| k.cachedin(f.session, k.pool_by(f, bits)),
+        PoolFigure::Outstanding => |k, f, _, bits| k.outstanding(k.pool_by(f, bits)),
     };
     (step, family_and_attribute(pool, attribute))
 }
@@ -193,6 +196,7 @@ fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> (Step, u64) {
         Leaf::Attribute(a) => (step!(Attribute), u64::from(a)),
         Leaf::Context(context) => (step!(ContextVariable), context as u64),
         Leaf::Now => (step!(Now), 0),
+        Leaf::Reached => (step!(Reached), 0),
         Leaf::Variable(depth) => (step!(Variable), u64::from(depth)),
         Leaf::Used(pool) => (step!(Used), u64::from(pool)),
         Leaf::Free(pool) => (step!(Free), u64::from(pool)),

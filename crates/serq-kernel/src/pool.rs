@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - allocated = Σ open holds' shares + Σ leases, and `holders` counts them; where prefixes are
+//! - allocated = Σ open holds' shares + Σ leases, and `holders` counts them, but for the holds of who
+//!   was cancelled and is shielded; where prefixes are
 //!   shared ([`crate::block_pool`]), a block of several shares counts once.
 //! - cached = Σ cache entries, or the blocks nobody refers to that can be found.
 //! - allocated + cached ≤ cap (within 1e-9), after every fact.

@@ -170,6 +170,7 @@ impl Kernel<'_> {
             session.members.push(share.pool);
         }
         session.pc = hold.pc;
+        session.shields = hold.shields;
         self.give_back_innermost(world, slot, None, true)?;
         let session = &mut self.sessions[slot as usize];
         session.token_again = !session.last_token.is_nan();
@@ -187,11 +188,17 @@ impl Kernel<'_> {
             }
             None => session.preempted_at.push((pool, position)),
         }
+        let again = session.preempted_hold.replace(hold.pc) == Some(hold.pc);
+        session.reached = if again { session.reached.max(position) } else { position };
+        if session.cancelled && session.shields == 0 {
+            // It was shielded until now.
+            return self.end_session(world, slot);
+        }
         self.rejoin(world, slot, position)
     }
 
     /// Takes a session out of wherever it waits or is served.
-    fn detach<W: World>(&mut self, world: &mut W, slot: u32) {
+    pub(crate) fn detach<W: World>(&mut self, world: &mut W, slot: u32) {
         match self.sessions[slot as usize].status {
             Status::Serving(job) => {
                 let stalled = self.jobs[job as usize].stalled;

@@ -230,7 +230,7 @@ impl Kernel<'_> {
         let kept = kept as usize;
         self.tell(slot, share, kept, true);
         self.blocks_mut(share.pool).close(share.table, kept);
-        self.pools[share.pool as usize].holders -= 1;
+        self.pools[share.pool as usize].holders -= u32::from(share.counted);
         self.count_blocks(share.pool);
         self.touch_pool(share.pool, USED | HOLDERS);
     }
@@ -299,6 +299,21 @@ impl Kernel<'_> {
             held.slack = job.slack;
             hold.moved |= job.moved;
         }
+        self.publish(world, slot, hold, held, false)
+    }
+
+    /// The same of what a job is scheduled to compute, where the pool has it found from then on.
+    pub(crate) fn publish_scheduled<W: World>(&mut self, world: &mut W, job: u32) -> Result<()> {
+        let state = &self.jobs[job as usize];
+        let (slot, planned, slack) = (state.session, state.planned, state.slack);
+        let Some(share) = state.growing else { return Ok(()) };
+        let mut held = self.sessions[slot as usize].shares[share as usize];
+        if !self.code.pools[held.pool as usize].found_scheduled {
+            return Ok(());
+        }
+        let mut hold = self.sessions[slot as usize].holds[self.hold_of_share(slot, share)];
+        held.slack = slack - planned;
+        hold.moved = true;
         self.publish(world, slot, hold, held, false)
     }
 

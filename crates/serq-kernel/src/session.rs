@@ -25,6 +25,7 @@ use crate::code::{Op, RunCode, Simple, SimpleOp};
 use crate::expression::{Draws, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
+use crate::pool::HOLDERS;
 use crate::prefix::Prompt;
 use crate::world::{Action, Arrival, Fault, Move, Result, TraceTurn, World};
 
@@ -71,6 +72,10 @@ pub(crate) struct Session {
     /// Where its preemptions found it: (pool, the last position there), until it gives that
     /// pool back itself.
     pub(crate) preempted_at: Vec<(u32, f64)>,
+    /// The hold (by operation) that was preempted last, while it goes on.
+    pub(crate) preempted_hold: Option<u32>,
+    /// The farthest any of its preemptions found that hold.
+    pub(crate) reached: f64,
     pub(crate) stuck: bool,
     pub(crate) turns: u64,
     pub(crate) draws: Cell<u64>,
@@ -90,6 +95,10 @@ pub(crate) struct Session {
     instant: f64,
     readied: u32,
     statements: u32,
+    /// `shielded` blocks it is in.
+    pub(crate) shields: u32,
+    /// Its client went away.
+    pub(crate) cancelled: bool,
 }
 
 impl Session {
@@ -107,6 +116,8 @@ impl Session {
             joined: 0.0,
             resumes: None,
             preempted_at: Vec::new(),
+            preempted_hold: None,
+            reached: 0.0,
             stuck: false,
             turns: 0,
             draws: Cell::new(0),
@@ -119,6 +130,8 @@ impl Session {
             instant: f64::NAN,
             readied: 0,
             statements: 0,
+            shields: 0,
+            cancelled: false,
         }
     }
 
@@ -296,6 +309,16 @@ impl Kernel<'_> {
                 self.end_session(world, slot)?;
                 return Ok(false);
             }
+            Op::Shield => self.sessions[slot as usize].shields += 1,
+            Op::Unshield => {
+                let session = &mut self.sessions[slot as usize];
+                session.shields -= 1;
+                if session.cancelled && session.shields == 0 {
+                    self.end_session(world, slot)?;
+                    self.retry_pools(world)?;
+                    return Ok(false);
+                }
+            }
             Op::Hold(_) => {
                 self.join(world, slot)?;
                 return Ok(false);
@@ -316,9 +339,15 @@ impl Kernel<'_> {
                 let pool = self.pool_member(world, pool, frame);
                 self.drop_own_entry(slot, pool);
             }
-            Op::Release(pool) => {
+            Op::Release(pool, after) => {
                 let pool = self.pool_member(world, pool, frame);
-                self.release(world, slot, pool)?;
+                match after {
+                    Some(after) => {
+                        let after = self.eval(world, after, frame);
+                        self.release_after(world, slot, pool, after)?;
+                    }
+                    None => self.release(world, slot, pool)?,
+                }
             }
             Op::Run(run) => {
                 self.start_run(world, slot, run)?;
@@ -463,17 +492,18 @@ impl Kernel<'_> {
     }
 
     pub(crate) fn end_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let cancelled = self.sessions[slot as usize].cancelled;
         while !self.sessions[slot as usize].holds.is_empty() {
-            self.give_back_innermost(world, slot, None, false)?;
+            self.give_back_innermost(world, slot, None, cancelled)?;
         }
-        while !self.sessions[slot as usize].leases.is_empty() {
-            self.end_lease(world, slot, 0)?;
-        }
+        let lingers = self.end_leases(world, slot, cancelled)?;
         self.orphan_entries(slot);
         let session = &mut self.sessions[slot as usize];
         session.status = Status::Over;
         let serial = session.serial;
-        self.free_slots.push(slot);
+        if !lingers {
+            self.free_slots.push(slot);
+        }
         self.live -= 1;
         self.tell_move(world, slot, Move::Ended);
         world.act(Action::Ended { session: serial });
@@ -481,6 +511,51 @@ impl Kernel<'_> {
             self.arrive(arrival)?;
         }
         Ok(())
+    }
+
+    /// Fact: the client of a session went away. The session ends, once it leaves what it is shielded
+    /// in. One that is over, or has not come yet, is no longer there to be cancelled.
+    ///
+    /// # Errors
+    ///
+    /// A fault of a `cache` clause, or of whoever gets the room.
+    pub fn tell_cancelled<W: World>(&mut self, world: &mut W, now: f64, serial: u64) -> Result<()> {
+        self.at(now);
+        let alive =
+            |session: &Session| session.serial == serial && session.status != Status::Over && !session.cancelled;
+        if let Some(slot) = self.sessions.iter().position(alive) {
+            self.sessions[slot].cancelled = true;
+            self.tell_move(world, slot as u32, Move::Cancelled);
+            if self.sessions[slot].shields == 0 {
+                self.cancel(world, slot as u32)?;
+            } else {
+                self.count_out(slot as u32);
+            }
+        }
+        self.end_fact(world)
+    }
+
+    /// A shielded session that was cancelled is nobody's request any more: it holds, and is no holder.
+    fn count_out(&mut self, slot: u32) {
+        for at in 0..self.sessions[slot as usize].shares.len() {
+            let share = &mut self.sessions[slot as usize].shares[at];
+            if !share.released && std::mem::take(&mut share.counted) {
+                let pool = share.pool;
+                self.pools[pool as usize].holders -= 1;
+                self.touch_pool(pool, HOLDERS);
+            }
+        }
+    }
+
+    /// The end of a session that was cancelled, wherever it is.
+    pub(crate) fn cancel<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        if let Status::Serving(job) = self.sessions[slot as usize].status {
+            // What it computed until now counts.
+            self.catch_up(world, self.jobs[job as usize].stages[0]);
+        }
+        self.detach(world, slot);
+        self.end_session(world, slot)?;
+        self.retry_pools(world)
     }
 }
 

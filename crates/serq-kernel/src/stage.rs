@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::code::StageCodeKind;
 use crate::expression::{Frame, NO_VARIABLES, NOBODY, Variables};
 use crate::kernel::Kernel;
-use crate::pool::ExactSum;
+use crate::pool::{ExactSum, TOLERANCE};
 use crate::session::Status;
 use crate::step::Engine;
 use crate::world::{Action, Move, Purpose, Result, World};
@@ -392,7 +392,24 @@ impl Kernel<'_> {
             PoolFigure::Holders => f64::from(state.holders),
             PoolFigure::Queued => state.waiting() as f64,
             PoolFigure::Cachedin => self.cachedin(session, pool),
+            PoolFigure::Outstanding => self.outstanding(pool),
         }
+    }
+
+    /// Units that the prefill runs growing a pool will still take.
+    pub(crate) fn outstanding(&self, pool: u32) -> f64 {
+        let state = &self.pools[pool as usize];
+        let stages = &self.code.pools[pool as usize].memory_of;
+        let residents = stages.iter().flat_map(|&stage| &self.stages[stage as usize].engine.residents);
+        let quanta = residents.map(|&id| {
+            let job = &self.jobs[id as usize];
+            let grows = job
+                .growing
+                .is_some_and(|share| self.sessions[job.session as usize].shares[share as usize].pool == pool);
+            let short = job.remaining - job.slack;
+            if grows && !job.decodes() && short > TOLERANCE { state.quanta(short) } else { 0.0 }
+        });
+        state.units(quanta.sum())
     }
 
     /// Units of the session's own entry, or of what is there of its prompt.

@@ -264,6 +264,7 @@ impl Kernel<'_> {
         let mut variables = *NO_VARIABLES;
         let residents = &self.stages[stage as usize].engine.residents;
         variables[Context::Residents as usize] = residents.len() as f64;
+        variables[Context::Member as usize] = f64::from(self.code.stages[stage as usize].member);
         if reads {
             let memory = self.step_code(stage).and_then(|step| step.memory);
             self.count_residents(residents, memory, &mut variables);
@@ -513,6 +514,9 @@ impl Kernel<'_> {
         self.stages[stage as usize].engine.plan.push(job);
         if let Some(planning) = &mut self.planning {
             planning.left -= want;
+        }
+        if self.code.shares_prefixes && !self.jobs[job as usize].decodes() {
+            self.publish_scheduled(world, job)?;
         }
         Ok(())
     }

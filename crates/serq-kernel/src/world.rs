@@ -258,6 +258,8 @@ pub enum Move {
         /// Member of a pool.
         pool: u32,
     },
+    /// Its client went away; it ends now, or at the end of what it is shielded in.
+    Cancelled,
     /// It is over.
     Ended,
 }

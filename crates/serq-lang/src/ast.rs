@@ -29,6 +29,8 @@ pub enum Item {
     Let(Let),
     /// `use "path";`
     Use(Use),
+    /// `vary "path";`
+    Vary(Use),
     /// `def NAME(…) …`
     Def(Def),
     /// `pool NAME[n] { … }`
@@ -64,7 +66,7 @@ pub struct Let {
     pub span: Span,
 }
 
-/// `use "path";`
+/// `use "path";` and `vary "path";`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Use {
     /// Between the quotes.
@@ -135,8 +137,8 @@ pub enum PoolOptionKind {
     Queue(Option<Vec<Expr>>),
     /// `admit via ref`
     AdmitVia(Ref),
-    /// `share prefixes`
-    SharePrefixes,
+    /// `share prefixes`, and whether `scheduled` follows.
+    SharePrefixes(bool),
     /// `spill ref via ref (work) when (condition)`
     Spill {
         /// Where evicted pieces go.
@@ -484,8 +486,8 @@ pub enum StmtKind {
     Load(Ref, Expr),
     /// `drop P;`
     Drop(Ref),
-    /// `release P;`
-    Release(Ref),
+    /// `release P after (t);`
+    Release(Ref, Option<Expr>),
     /// `run A, B prefill (w) growing P;`
     Run {
         /// None: the queue's own stage.
@@ -538,6 +540,8 @@ pub enum StmtKind {
     },
     /// `loop A`
     Loop(Block),
+    /// `shielded { … }`
+    Shielded(Block),
     /// `choose x in n by (…);`
     Choose(Name, Expr, Vec<Expr>),
     /// `Q[i].verb (…) from P[i] to M (m);`
@@ -590,6 +594,8 @@ pub struct Hold {
     pub cache: Option<Expr>,
     /// `lease P (e)`
     pub lease: Option<(Ref, Expr)>,
+    /// `abandoned (e)` behind it
+    pub abandoned: Option<Expr>,
 }
 
 /// `P (units) reserve (r)`

@@ -222,7 +222,7 @@ impl<'a> Linker<'a> {
             let (source, target, load) = (source?, target?, load?);
             let at = self.push(out, pool.span, ir::StmtKind::Load { pool: target, units: load });
             self.places.remember(at, Part::Reference(0), pool.span);
-            let at = self.push(out, from.span, ir::StmtKind::Release { pool: source });
+            let at = self.push(out, from.span, ir::StmtKind::Release { pool: source, after: None });
             let said = self.said_at(from, scope);
             self.places.remember(at, Part::Reference(0), said);
         }

@@ -50,7 +50,7 @@ pub fn load(
     while file < sources.sources.len() {
         let (tree, _) = parser::parse(file as u32, &sources.sources[file].text);
         for item in &tree.items {
-            let Item::Use(used) = item else { continue };
+            let (Item::Use(used) | Item::Vary(used)) = item else { continue };
             let joined = join(&sources.sources[file].path, &used.path);
             if find(&sources, &joined).is_some() || sources.unread.contains(&joined) {
                 continue;
@@ -63,7 +63,7 @@ pub fn load(
                     diagnostics.push(
                         Diagnostic::error("use", used.path_span, format!("`{}` can't be read: {why}", used.path))
                             .label(format!("looked for {joined}"))
-                            .help("the path is relative to the file the `use` stands in"),
+                            .help("the path is relative to the file it stands in"),
                     );
                     sources.unread.push(joined);
                 }
@@ -124,6 +124,8 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
         arrivals: settings.arrivals,
         trace: settings.trace.clone(),
     };
+    let base = vary(sources, &mut files, &mut overrides, &mut diagnostics);
+    broken |= base.is_none();
     for (name, text) in &settings.sets {
         let (expr, found) = added(sources, "--set", name, text);
         broken |= !found.is_empty();
@@ -132,10 +134,7 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
             overrides.lets.insert(name.clone());
         } else {
             broken = true;
-            let known = names(&files, |item| match item {
-                Item::Let(l) => Some(&l.name.text),
-                _ => None,
-            });
+            let known = names(&files, let_name);
             diagnostics.push(unknown("constant", name, &known));
         }
     }
@@ -152,8 +151,10 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
             diagnostics.push(unknown("definition of a value", name, &known));
         }
     }
-    let mut order = Order { sources, files: &files, seen: BTreeSet::new(), items: Vec::new(), diagnostics: Vec::new() };
-    order.file(0);
+    let base = base.unwrap_or(0);
+    let mut order =
+        Order { sources, files: &files, base, seen: BTreeSet::new(), items: Vec::new(), diagnostics: Vec::new() };
+    order.file(base);
     let Order { items, diagnostics: used, .. } = order;
     broken |= !used.is_empty();
     diagnostics.extend(used);
@@ -202,6 +203,90 @@ fn replace_def(files: &mut [ast::File], name: &str, expr: ast::Expr) -> bool {
     false
 }
 
+/// Follows `vary`: the file of the program that the first one is a variant of, its `let`s and
+/// its `run` replaced. `None`: something was wrong, and told.
+fn vary(
+    sources: &SourceMap,
+    files: &mut [ast::File],
+    overrides: &mut Overrides,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<usize> {
+    let told = diagnostics.len();
+    let mut variants = Vec::new();
+    let mut file = 0;
+    while let Some(Item::Vary(varied)) = files[file].items.iter().find(|item| matches!(item, Item::Vary(_))) {
+        let joined = join(&sources.sources[file].path, &varied.path);
+        let found = find(sources, &joined).filter(|found| *found < files.len());
+        let said = match found {
+            _ if sources.sources[file].path == TEXT => "a program given as text can't `vary` a file".to_owned(),
+            Some(other) if other == file || variants.contains(&other) => {
+                format!("`{}` is a variant of itself", varied.path)
+            }
+            // A file that can't be read is told where it is read.
+            None if sources.unread.contains(&joined) => return None,
+            None => format!("`{}` was not loaded", varied.path),
+            Some(other) => {
+                variants.push(file);
+                file = other;
+                continue;
+            }
+        };
+        diagnostics.push(Diagnostic::error("vary", varied.path_span, said));
+        return None;
+    }
+    // The innermost first: what is said further out is said last.
+    for &variant in variants.iter().rev() {
+        let path = sources.sources[variant].path.clone();
+        for item in std::mem::take(&mut files[variant].items) {
+            match item {
+                Item::Vary(varied) if files[variant].items.is_empty() => {
+                    move_trace(files, file, &varied.path);
+                    files[variant].items.push(Item::Vary(varied));
+                }
+                Item::Let(declared) => {
+                    let name = declared.name.text.clone();
+                    if replace_let(&mut files[file..=file], &name, declared.value) {
+                        overrides.lets.insert(name);
+                    } else {
+                        let known = names(&files[file..=file], let_name);
+                        let span = declared.name.span;
+                        diagnostics.push(Diagnostic { span: Some(span), ..unknown("constant", &name, &known) });
+                    }
+                }
+                Item::Run(run) => {
+                    files[file].items.retain(|item| !matches!(item, Item::Run(_)));
+                    files[file].items.push(Item::Run(run));
+                }
+                other => diagnostics.push(
+                    Diagnostic::error("vary", first_of(&other), "a variant says other numbers and no more")
+                        .label("this is no `let` or `run`, or `vary` again")
+                        .help(format!("{path} takes everything else from the program it varies")),
+                ),
+            }
+        }
+    }
+    (diagnostics.len() == told).then_some(file)
+}
+
+/// A trace's path is relative to the program it is named in.
+fn move_trace(files: &mut [ast::File], base: usize, varied: &str) {
+    for item in &mut files[base].items {
+        let Item::Workload(workload) = item else { continue };
+        for part in &mut workload.items {
+            if let ast::WorkloadItem::Trace { path, .. } = part {
+                *path = join(varied, path);
+            }
+        }
+    }
+}
+
+fn let_name(item: &Item) -> Option<&String> {
+    match item {
+        Item::Let(declared) => Some(&declared.name.text),
+        _ => None,
+    }
+}
+
 fn names<'f>(files: &'f [ast::File], pick: impl Fn(&'f Item) -> Option<&'f String>) -> Vec<&'f str> {
     files.iter().flat_map(|f| &f.items).filter_map(pick).map(String::as_str).collect()
 }
@@ -230,6 +315,8 @@ fn name_of(path: &str) -> String {
 struct Order<'s, 'a> {
     sources: &'s SourceMap,
     files: &'a [ast::File],
+    /// The file of the program: the first, or what it varies.
+    base: usize,
     seen: BTreeSet<usize>,
     items: Vec<&'a Item>,
     diagnostics: Vec<Diagnostic>,
@@ -268,7 +355,7 @@ impl Order<'_, '_> {
                     }
                 }
                 Item::Def(_) => self.items.push(item),
-                _ if file != 0 => self.diagnostics.push(
+                _ if file != self.base => self.diagnostics.push(
                     Diagnostic::error("use", first_of(item), "a file that is `use`d holds definitions only")
                         .label("this is no `def` or `use`")
                         .help("move it into the program"),
@@ -283,7 +370,7 @@ impl Order<'_, '_> {
 fn first_of(item: &Item) -> Span {
     match item {
         Item::Let(i) | Item::Gauge(i) => i.name.span,
-        Item::Use(i) => i.span,
+        Item::Use(i) | Item::Vary(i) => i.span,
         Item::Def(i) => i.name.span,
         Item::Pool(i) => i.name.span,
         Item::Stage(i) => i.name.span,

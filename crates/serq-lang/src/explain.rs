@@ -113,6 +113,7 @@ pages! {
     "unknown-stage",
     "unknown-statement",
     "use",
+    "vary",
     "wrong-argument-count",
     "wrong-kind",
     "wrong-mode",

@@ -20,12 +20,13 @@ pub(crate) const FUNCTIONS: [(&str, usize); 9] =
     [("min", 2), ("max", 2), ("abs", 1), ("floor", 1), ("ceil", 1), ("sqrt", 1), ("exp", 1), ("ln", 1), ("pow", 2)];
 
 /// Figures of pools.
-pub(crate) const POOL_FIGURES: [(&str, PoolFigure); 5] = [
+pub(crate) const POOL_FIGURES: [(&str, PoolFigure); 6] = [
     ("used", PoolFigure::Used),
     ("free", PoolFigure::Free),
     ("holders", PoolFigure::Holders),
     ("queued", PoolFigure::Queued),
     ("cachedin", PoolFigure::Cachedin),
+    ("outstanding", PoolFigure::Outstanding),
 ];
 
 /// Figures of stages.
@@ -55,13 +56,13 @@ pub(crate) fn is_supplied_function(name: &str) -> bool {
         || POOL_FIGURES.iter().any(|(f, _)| *f == name)
         || STAGE_FIGURES.iter().any(|(f, _)| *f == name)
         || LAWS.iter().any(|(f, _, _)| *f == name)
-        || matches!(name, "blocksize" | "price" | "sum")
+        || matches!(name, "blocksize" | "price" | "sum" | "len")
 }
 
 fn function_names() -> Vec<&'static str> {
     let mut names: Vec<&str> = FUNCTIONS.iter().map(|(f, _)| *f).collect();
     names.extend(POOL_FIGURES.iter().map(|(f, _)| *f));
-    names.extend(["blocksize"]);
+    names.extend(["blocksize", "len"]);
     names.extend(STAGE_FIGURES.iter().map(|(f, _)| *f));
     names.push("price");
     names
@@ -117,7 +118,7 @@ impl<'a> Linker<'a> {
                 let c = self.expr(c, scope, at);
                 let (a, b) = (self.expr(a, scope, at), self.expr(b, scope, at));
                 let (c, a, b) = (c?, a?, b?);
-                if let (ir::Expr::Number(c), ir::Expr::Number(_), ir::Expr::Number(_)) = (&c, &a, &b) {
+                if let ir::Expr::Number(c) = &c {
                     return Ok(if c.0 != 0.0 { a } else { b });
                 }
                 Ok(ir::Expr::If(Box::new(c), Box::new(a), Box::new(b)))
@@ -291,6 +292,10 @@ impl<'a> Linker<'a> {
                 self.arity(name, arguments.len(), 1, 1)?;
                 self.block_size(name, &arguments[0], scope, at)
             }
+            "len" => {
+                self.arity(name, arguments.len(), 1, 1)?;
+                self.length(name, &arguments[0])
+            }
             "price" => {
                 self.arity(name, arguments.len(), 3, 3)?;
                 if !at.may_read_state() {
@@ -301,6 +306,20 @@ impl<'a> Linker<'a> {
                 Ok(ir::Expr::Price(stage?, Box::new(h?), Box::new(d?)))
             }
             _ => self.use_of_expression(name, arguments, span, scope, at),
+        }
+    }
+
+    /// `len(speeds)`
+    fn length(&mut self, name: &ast::Name, list: &'a ast::Expr) -> Result<ir::Expr> {
+        match &list.kind {
+            ExprKind::Ref(r) if r.index.is_none() && r.field.is_none() && self.names.is_list(&r.name.text) => {
+                let list = self.list(r)?;
+                Ok(number(self.lists[list as usize].values.len() as f64))
+            }
+            _ => Err(self
+                .error("wrong-kind", list.span, format!("`{}` counts the elements of a list", name.text))
+                .help("name a list: `let speeds = [1, 2]; … len(speeds)`")
+                .done(self)),
         }
     }
 

@@ -73,6 +73,7 @@ impl<'a> Linker<'a> {
         let scope = self.options_scope(queue);
         let mut seen: BTreeMap<&'static str, Span> = BTreeMap::new();
         let (mut evict, mut preempt, mut order) = (Ok(ir::Evict::Lru), Ok(ir::Preempt::None), Ok(ir::Order::Fifo));
+        let mut found_scheduled = false;
         let (mut via, mut spill) = (Ok(None), Ok(None));
         for option in &declared.options {
             let word = match &option.kind {
@@ -82,7 +83,7 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Preempt(_) => "preempt",
                 PoolOptionKind::Queue(_) => "queue",
                 PoolOptionKind::AdmitVia(_) => "admit via",
-                PoolOptionKind::SharePrefixes => "share prefixes",
+                PoolOptionKind::SharePrefixes(_) => "share prefixes",
                 PoolOptionKind::Spill { .. } => "spill",
             };
             if let Some(&first) = seen.get(word) {
@@ -108,7 +109,7 @@ impl<'a> Linker<'a> {
                 PoolOptionKind::Queue(Some(keys)) => {
                     order = self.keys(keys, scope, Clause::QueueKey).map(ir::Order::By)
                 }
-                PoolOptionKind::SharePrefixes => {}
+                PoolOptionKind::SharePrefixes(scheduled) => found_scheduled = *scheduled,
                 PoolOptionKind::AdmitVia(r) => via = self.admit_via(pool, r, scope).map(Some),
                 PoolOptionKind::Spill { pool: target, stage, work, when } => {
                     spill = self.spill(pool, target, stage, work, when, scope).map(Some);
@@ -130,6 +131,7 @@ impl<'a> Linker<'a> {
             order: order?,
             via: via?,
             share_prefixes: shares.is_some(),
+            found_scheduled,
             spill: spill?,
         })
     }
@@ -230,7 +232,8 @@ impl<'a> Linker<'a> {
             }
         }
         let target_options = &self.names.pools[to.pool as usize].declared.options;
-        if let Some(shared) = target_options.iter().find(|option| matches!(option.kind, PoolOptionKind::SharePrefixes))
+        if let Some(shared) =
+            target_options.iter().find(|option| matches!(option.kind, PoolOptionKind::SharePrefixes(_)))
         {
             let shared = shared.span;
             return Err(self

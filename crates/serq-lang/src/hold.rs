@@ -36,7 +36,8 @@ impl<'a> Linker<'a> {
         let cache = hold.cache.as_ref().map(|e| self.expr(e, header, Clause::Cache)).transpose();
         let lease = hold.lease.as_ref().map(|(pool, time)| {
             let target = self.pool_ref(pool, scope, Clause::Value, Doing::Allocates("lease"));
-            (target, self.expr(time, header, Clause::LeaseTime))
+            let abandoned = hold.abandoned.as_ref().map(|e| self.expr(e, header, Clause::LeaseTime)).transpose();
+            (target, self.expr(time, header, Clause::LeaseTime), abandoned)
         });
         if hold.reuse.is_some() && hold.cache.is_none() {
             let at = hold.reuse.as_ref().map_or(span, |e| e.span);
@@ -58,8 +59,8 @@ impl<'a> Linker<'a> {
         self.no_pool_twice(hold, &linked)?;
         let lease = match lease {
             None => None,
-            Some((pool, time)) => {
-                let (pool, time) = (pool?, amount(time));
+            Some((pool, time, abandoned)) => {
+                let (pool, time, abandoned) = (pool?, amount(time), abandoned?);
                 let Some(grab) = linked.iter().position(|g| g.pool == pool) else {
                     let (written, _) = hold.lease.as_ref().expect("it was linked");
                     let held: Vec<String> = hold.grabs.iter().map(|g| written_as(&g.pool)).collect();
@@ -73,7 +74,7 @@ impl<'a> Linker<'a> {
                         .help(format!("it holds {}", held.join(", ")))
                         .done(self));
                 };
-                Some(ir::Lease { grab: grab as u32, time })
+                Some(ir::Lease { grab: grab as u32, time, abandoned })
             }
         };
         let (reuse, cache) = (optional(reuse), optional(cache));

@@ -92,7 +92,7 @@ impl Amounts<'_, '_> {
                     self.inside(stmt, "load", pool, Part::Reference(0));
                     self.amount(stmt, "load", units, Part::Reference(0));
                 }
-                StmtKind::Release { pool } => self.reachable(stmt, pool),
+                StmtKind::Release { pool, after } => self.reachable(stmt, pool, after.is_some()),
                 StmtKind::Run(run) => {
                     self.amount(stmt, "run", &run.work, Part::Reference(0));
                     if let Some(pool) = &run.growing {
@@ -103,7 +103,7 @@ impl Amounts<'_, '_> {
                     self.block(then);
                     self.block(otherwise);
                 }
-                StmtKind::Loop { body } => self.block(body),
+                StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
                 _ => {}
             }
         }
@@ -247,7 +247,7 @@ impl Amounts<'_, '_> {
                         reads(then, found);
                         reads(otherwise, found);
                     }
-                    StmtKind::Loop { body } => reads(body, found),
+                    StmtKind::Loop { body } | StmtKind::Shielded { body } => reads(body, found),
                     _ => {}
                 }
             }
@@ -279,7 +279,16 @@ impl Amounts<'_, '_> {
     }
 
     /// `release` reaches a hold or a lease.
-    fn reachable(&mut self, stmt: &ir::Stmt, pool: &ir::PoolRef) {
+    fn reachable(&mut self, stmt: &ir::Stmt, pool: &ir::PoolRef, later: bool) {
+        if later && self.holds.iter().flatten().any(|p| p == pool) {
+            let span = self.span(stmt, Part::Reference(0));
+            let name = self.linker.pool_name(pool);
+            self.linker
+                .error("outside-hold", span, format!("`release {name} after` inside a hold of `{name}`"))
+                .help("only a lease ends later: release the hold without `after`, or put this behind the hold")
+                .done(self.linker);
+            return;
+        }
         if !self.whole || self.holds.iter().flatten().any(|p| p == pool) || self.leased.contains(pool) {
             return;
         }
@@ -374,6 +383,7 @@ fn pass(block: &[ir::Stmt]) -> Pass {
             StmtKind::Hold(hold) => pass(&hold.body).timeless,
             // A constant guard is not looked at: with another setting it is another.
             StmtKind::Branch { then, otherwise, .. } => pass(then).timeless || pass(otherwise).timeless,
+            StmtKind::Shielded { body } => pass(body).timeless,
             // Nothing comes behind a loop, and it is judged by itself.
             StmtKind::Loop { .. } => false,
             _ => true,

@@ -190,9 +190,14 @@ impl Clause {
     pub(crate) fn has(self, variable: Context) -> bool {
         use Context as C;
         match self {
-            Self::Let | Self::Constant(_) | Self::Gap | Self::Gauge | Self::BindingBody => false,
+            Self::Let | Self::Constant(_) | Self::Gap | Self::Gauge => false,
+            _ if variable == C::Reached => matches!(
+                self,
+                Self::BindingBody | Self::Value | Self::Units | Self::Reserve | Self::Reuse | Self::Binding
+            ),
+            Self::BindingBody => false,
             _ if variable == C::Now => true,
-            Self::QueueKey => variable == C::Waited,
+            Self::QueueKey => matches!(variable, C::Waited | C::Admission),
             Self::EvictKey | Self::Spill => matches!(variable, C::Size | C::Age | C::Last | C::Waiting),
             Self::PreemptKey => matches!(variable, C::Admission | C::Position | C::Decoding),
             Self::Rate => variable == C::Present,
@@ -213,7 +218,7 @@ impl Clause {
 }
 
 /// The context variables by name.
-pub(crate) const CONTEXT: [(&str, Context); 18] = [
+pub(crate) const CONTEXT: [(&str, Context); 19] = [
     ("now", Context::Now),
     ("waited", Context::Waited),
     ("size", Context::Size),
@@ -232,6 +237,7 @@ pub(crate) const CONTEXT: [(&str, Context); 18] = [
     ("tokens", Context::Tokens),
     ("prefilled", Context::Prefilled),
     ("attention", Context::Attention),
+    ("reached", Context::Reached),
 ];
 
 /// The context variable of this name.
@@ -247,8 +253,11 @@ pub(crate) fn where_it_exists(variable: Context) -> &'static str {
         C::Waited => "the keys of `queue by`",
         C::Size | C::Age | C::Last | C::Waiting => "`evict by` and `spill`",
         C::Position => "`preempt by`",
-        C::Admission | C::Decoding => "`serve by`, `serve only` and `preempt by`",
+        C::Admission => "`serve by`, `serve only`, `preempt by` and `queue by`",
+        C::Decoding => "`serve by`, `serve only` and `preempt by`",
         C::Present => "the rate of a `ps` stage",
+        C::Member => "`budget` and `chunk`",
+        C::Reached => "statements and the header of a hold",
         C::Residents | C::Decoders | C::KvDecode | C::KvPrefill => {
             "`budget`, `chunk`, `serve by`, `serve only` and `cost`"
         }

@@ -107,14 +107,19 @@ impl<'a> Linker<'a> {
         e.help(format!("a `let` reads only the `let`s above it: move `let {word}` up")).done(self)
     }
 
+    /// The place of a list.
+    pub(crate) fn list(&mut self, r: &ast::Ref) -> Result<u32> {
+        match self.list_of.get(r.name.text.as_str()) {
+            Some(list) => *list,
+            None => Err(self.declared_below(r)),
+        }
+    }
+
     /// `speeds[j]`
     fn element(&mut self, r: &'a ast::Ref, index: &'a ast::Expr, scope: ScopeId, at: Clause) -> Result<ir::Expr> {
         let word = r.name.text.as_str();
         let linked = self.expr(index, scope, at);
-        let list = match self.list_of.get(word) {
-            Some(list) => (*list)?,
-            None => return Err(self.declared_below(r)),
-        };
+        let list = self.list(r)?;
         let linked = linked?;
         let ir::Expr::Number(k) = linked else { return Ok(ir::Expr::Element(list, Box::new(linked))) };
         let values = &self.lists[list as usize].values;
@@ -160,6 +165,9 @@ impl<'a> Linker<'a> {
             && let Room::Entry { queue, .. } = room
         {
             return self.own_index(r, queue, scope, at);
+        }
+        if word == "self" && matches!(at, Clause::Budget | Clause::Chunk) {
+            return Ok(ir::Expr::Context(ir::Context::Member));
         }
         if word == "self" {
             return match room {

@@ -49,7 +49,10 @@ impl<'a> Linker<'a> {
         scope: ScopeId,
         at: Clause,
     ) -> Result<ir::Expr> {
-        let allowed = if figure == PoolFigure::Cachedin { at.may_read_own_cache() } else { at.may_read_state() };
+        let allowed = match figure {
+            PoolFigure::Cachedin | PoolFigure::Outstanding => at.may_read_own_cache(),
+            _ => at.may_read_state(),
+        };
         if !allowed {
             return Err(self.state_not_allowed(name, scope, at));
         }
@@ -250,6 +253,9 @@ impl<'a> Linker<'a> {
             return Err(self.own_index_written(r, queue, scope, "pool"));
         }
         let member = match self.scopes.room_of(scope) {
+            Room::Options { .. } if matches!(at, Clause::Budget | Clause::Chunk) => {
+                self.names.pools[pool].size.map(|_| Box::new(ir::Expr::Context(ir::Context::Member)))
+            }
             Room::Options { .. } => {
                 if matches!(doing, Doing::Reads) && self.names.pools[pool].size.is_some_and(|n| n > 1) {
                     let name = self.names.pools[pool].name.clone();

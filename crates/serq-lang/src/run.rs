@@ -364,7 +364,7 @@ impl<'a> Linker<'a> {
         moved?;
         let at = self.push(out, to.span, ir::StmtKind::Load { pool: target, units: load });
         self.places.remember(at, Part::Reference(0), to.span);
-        let at = self.push(out, from.span, ir::StmtKind::Release { pool: source });
+        let at = self.push(out, from.span, ir::StmtKind::Release { pool: source, after: None });
         let said = self.said_at(from, scope);
         self.places.remember(at, Part::Reference(0), said);
         Ok(())

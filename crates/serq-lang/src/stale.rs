@@ -76,6 +76,7 @@ impl Stale<'_, '_> {
                     self.block(body);
                     self.near = near;
                 }
+                StmtKind::Shielded { body } => self.block(body),
                 _ => {}
             }
         }

@@ -125,9 +125,10 @@ impl<'a> Linker<'a> {
                 self.places.remember(at, Part::Reference(0), pool.span);
                 Ok(())
             }
-            StmtKind::Release(pool) => {
-                let target = self.pool_ref(pool, scope, Clause::Value, Doing::GivesBack("release"))?;
-                let at = self.push(out, span, ir::StmtKind::Release { pool: target });
+            StmtKind::Release(pool, after) => {
+                let target = self.pool_ref(pool, scope, Clause::Value, Doing::GivesBack("release"));
+                let after = after.as_ref().map(|after| self.expr(after, scope, Clause::Value)).transpose()?;
+                let at = self.push(out, span, ir::StmtKind::Release { pool: target?, after });
                 let said = self.said_at(pool, scope);
                 self.places.remember(at, Part::Reference(0), said);
                 Ok(())
@@ -148,6 +149,11 @@ impl<'a> Linker<'a> {
             StmtKind::Loop(body) => {
                 let body = self.inner_block(body, scope);
                 self.push(out, span, ir::StmtKind::Loop { body });
+                Ok(())
+            }
+            StmtKind::Shielded(body) => {
+                let body = self.inner_block(body, scope);
+                self.push(out, span, ir::StmtKind::Shielded { body });
                 Ok(())
             }
             StmtKind::Choose(name, count, keys) => {

@@ -180,7 +180,7 @@ impl<'p> Printer<'p> {
             options += &format!(" admit via {};", self.stages[via as usize]);
         }
         if pool.share_prefixes {
-            options += " share prefixes;";
+            options += if pool.found_scheduled { " share prefixes scheduled;" } else { " share prefixes;" };
         }
         if let Some(spill) = &pool.spill {
             let (to, on) = (self.pool_ref(&spill.pool), self.stage_ref(&spill.stage));
@@ -320,8 +320,12 @@ impl<'p> Printer<'p> {
                 let line = format!("drop {};", self.pool_ref(pool));
                 self.line(&line);
             }
-            StmtKind::Release { pool } => {
-                let line = format!("release {};", self.pool_ref(pool));
+            StmtKind::Release { pool, after } => {
+                let pool = self.pool_ref(pool);
+                let line = match after {
+                    Some(after) => format!("release {pool} after ({});", self.expr(after, 0)),
+                    None => format!("release {pool};"),
+                };
                 self.line(&line);
             }
             StmtKind::Run(run) => {
@@ -348,6 +352,10 @@ impl<'p> Printer<'p> {
             }
             StmtKind::Loop { body } => {
                 self.text.push_str("loop ");
+                self.block(body);
+            }
+            StmtKind::Shielded { body } => {
+                self.text.push_str("shielded ");
                 self.block(body);
             }
             StmtKind::Choose { attribute, count, keys } => {
@@ -384,6 +392,10 @@ impl<'p> Printer<'p> {
                 let pool = self.pool_ref(&hold.grabs[lease.grab as usize].pool);
                 let clause = format!(" lease {pool} ({})", self.expr(&lease.time, 0));
                 self.text += &clause;
+                if let Some(abandoned) = &lease.abandoned {
+                    let clause = format!(" abandoned ({})", self.expr(abandoned, 0));
+                    self.text += &clause;
+                }
             }
             self.text += "\n";
         }
@@ -399,6 +411,7 @@ impl<'p> Printer<'p> {
         match e {
             Expr::Number(n) => number(n.0),
             Expr::Attribute(a) => self.attributes[*a as usize].clone(),
+            Expr::Context(ir::Context::Member) => "self".into(),
             Expr::Context(c) => moment::CONTEXT.iter().find(|(_, k)| k == c).map_or("", |(w, _)| w).to_string(),
             Expr::Variable(k) => self.variables[self.variables.len() - 1 - *k as usize].clone(),
             Expr::Unary(op, a) => {

@@ -61,13 +61,18 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             if let Some((pool, time)) = &hold.lease {
                 reference(pool, v);
                 expr(time, v);
+                hold.abandoned.iter().for_each(|e| expr(e, v));
             }
         }
         K::Grow(pool, units) | K::Load(pool, units) => {
             reference(pool, v);
             expr(units, v);
         }
-        K::Drop(pool) | K::Release(pool) => reference(pool, v),
+        K::Drop(pool) => reference(pool, v),
+        K::Release(pool, after) => {
+            reference(pool, v);
+            after.iter().for_each(|e| expr(e, v));
+        }
         K::Run { stages, work, growing, .. } => {
             stages.iter().for_each(|r| reference(r, v));
             expr(work, v);
@@ -92,7 +97,7 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             block(then, v);
             otherwise.iter().for_each(|b| block(b, v));
         }
-        K::Loop(body) => block(body, v),
+        K::Loop(body) | K::Shielded(body) => block(body, v),
         K::Choose(name, count, keys) => {
             expr(count, v);
             keys.iter().for_each(|e| expr(e, v));

@@ -158,7 +158,7 @@ impl<'a> Linker<'a> {
         let scope = self.scopes.room(Room::Program { item }, Vec::new());
         let linked = self.keys(parts, scope, Clause::Prefix)?;
         let shares = |pool: &crate::resolve::Pool<'_>| {
-            pool.declared.options.iter().any(|option| matches!(option.kind, ast::PoolOptionKind::SharePrefixes))
+            pool.declared.options.iter().any(|option| matches!(option.kind, ast::PoolOptionKind::SharePrefixes(_)))
         };
         if !self.names.pools.iter().any(shares) {
             return Err(self

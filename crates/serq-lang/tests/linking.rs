@@ -47,7 +47,7 @@ fn bare(mut program: ir::Program) -> String {
                     block_of(then);
                     block_of(otherwise);
                 }
-                ir::StmtKind::Loop { body } => block_of(body),
+                ir::StmtKind::Loop { body } | ir::StmtKind::Shielded { body } => block_of(body),
                 _ => {}
             }
         }

@@ -115,3 +115,58 @@ fn files_that_are_missing_or_hold_more_than_definitions_are_refused() {
         files(&[("main.sq", "use \"lib.sq\"; session { end; }"), ("lib.sq", "def f(x) = x;\nlet n = 1;")]).unwrap_err();
     assert!(said.contains("lib.sq:2:5: error[use]"), "{said}");
 }
+
+/// Texts by path, the first of them the program's.
+fn compiled(files: &[(&str, &str)], settings: &Settings) -> Result<ir::Program, String> {
+    let texts: BTreeMap<&str, &str> = files.iter().copied().collect();
+    let mut read = |path: &str| texts.get(path).map(|text| (*text).to_owned()).ok_or_else(|| "not there".to_owned());
+    let (mut sources, mut said) = load(Some(files[0].0), files[0].1, &mut read);
+    let (program, more) = compile(&mut sources, settings);
+    said.extend(more);
+    program.ok_or_else(|| render(&sources, &said, Style::Short))
+}
+
+#[test]
+fn a_variant_is_the_program_with_other_numbers() {
+    let files = [
+        ("a/b/variant.sq", "vary \"../middle.sq\"; let N = 1 + 2;"),
+        ("a/b/../middle.sq", "vary \"base/program.sq\"; let N = 9; let rates = [4, 5]; run { horizon 7; }"),
+        ("a/b/../base/program.sq", BASE),
+    ];
+    let program = compiled(&files, &Settings::default()).unwrap();
+    assert_eq!(program.name, "variant");
+    assert_eq!(program.pools[0].size, Some(3));
+    assert_eq!(program.workload.arrive, ir::Arrive::Poisson(9.0.into()));
+    assert_eq!(program.workload.trace.as_ref().unwrap().path, "../base/rows.csv");
+    assert_eq!((program.run.horizon.0, program.run.seed), (7.0, 1));
+    let set = compiled(&files, &sets(&[("N", "5")])).unwrap();
+    assert_eq!(set.pools[0].size, Some(5));
+}
+
+const BASE: &str = "
+let N = 2;
+let rates = [1, 2, 3];
+pool kv[N] { cap 10; }
+workload { arrive poisson(sum k in (len(rates)) (rates[k])); trace \"rows.csv\"; }
+session { }
+run { horizon 10; seed 3; }
+";
+
+#[test]
+fn a_variant_that_can_not_be_says_why_and_where() {
+    let refused = |text: &str, wanted: &str| {
+        let said = compiled(&[("v.sq", text), ("base.sq", BASE), ("w.sq", "vary \"v.sq\";")], &Settings::default())
+            .unwrap_err();
+        assert!(said.contains(wanted), "{said}");
+    };
+    refused("vary \"none.sq\";", "v.sq:1:6: error[use]: `none.sq` can't be read: not there");
+    refused("vary \"v.sq\";", "v.sq:1:6: error[vary]: `v.sq` is a variant of itself");
+    refused("vary \"w.sq\";", "w.sq:1:6: error[vary]: `v.sq` is a variant of itself");
+    refused("vary \"base.sq\"; let M = 2;", "v.sq:1:21: error[unknown-setting]: no constant is named `M`");
+    refused("vary \"base.sq\"; pool p { }", "v.sq:1:22: error[vary]: a variant says other numbers and no more");
+    refused("vary \"base.sq\"; vary \"base.sq\";", "v.sq:1:17: error[vary]");
+    refused("vary \"base.sq\"; let N = rates[0];", "v.sq:1:25: error[");
+    let text = load(None, "vary \"base.sq\";", &mut |_| unreachable!());
+    let said = render(&text.0, &compile(&mut text.0.clone(), &Settings::default()).1, Style::Short);
+    assert!(said.contains("a program given as text can't `vary` a file"), "{said}");
+}

@@ -21,6 +21,8 @@ pub(crate) enum What {
     Flows,
     /// A lease's time.
     Timer(u32),
+    /// A client goes away, by its place in the options.
+    Cancel(u32),
     /// What it was for will not happen any more.
     Void,
 }

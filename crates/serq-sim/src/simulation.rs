@@ -45,6 +45,8 @@ pub struct Options {
     pub steps: Steps,
     /// Limits on observations by name.
     pub slo: Vec<(String, f64)>,
+    /// When the clients of which sessions go away: what else is due then comes first.
+    pub cancellations: Vec<(f64, u64)>,
     /// Events that became void, and the end of the warm-up, are facts too: pools are retried at
     /// them, and engines wait for them. So it is in serQ 0.1.x, with which such runs are
     /// compared; [`Steps::Planned`] is meant. Never otherwise: what is measured would depend on
@@ -371,7 +373,7 @@ impl Driver<'_> {
     fn is_current(&self, what: What, sequence: u64) -> bool {
         match what {
             What::Step(stage) => self.runs[stage as usize].event == sequence,
-            What::Warmup | What::Arrival => true,
+            What::Warmup | What::Arrival | What::Cancel(_) => true,
             What::Stage(stage) => self.stage_event[stage as usize] == sequence,
             What::Flows => self.flows_event == sequence,
             What::Work(job) => self.work_event[job as usize] == sequence,
@@ -495,6 +497,10 @@ impl<'a> Simulation<'a> {
         if warmup > 0.0 {
             self.driver.push(warmup, What::Warmup);
         }
+        for (at, &(time, _)) in self.options.cancellations.iter().enumerate() {
+            // As of its own time: what else is due then comes first.
+            self.driver.list.push(time, time, What::Cancel(at as u32));
+        }
         match &self.program.workload.arrive {
             Arrive::None => {}
             Arrive::Poisson(_)
@@ -611,6 +617,10 @@ impl<'a> Simulation<'a> {
             What::Work(job) => {
                 driver.work_event[job as usize] = 0;
                 self.kernel.tell_work_ended(driver, now, job)?;
+            }
+            What::Cancel(at) => {
+                let (_, session) = self.options.cancellations[at as usize];
+                self.kernel.tell_cancelled(driver, now, session)?;
             }
             What::Timer(timer) => {
                 driver.timer_event[timer as usize] = 0;

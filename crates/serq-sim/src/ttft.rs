@@ -240,7 +240,7 @@ impl Breakdown {
         if let Token::Step { stage, due: None } = way.token {
             self.awaited[stage as usize].retain(|&s| s != slot);
         }
-        let answered = way.leave(now, matches!(what, Move::Preempted { .. }));
+        let answered = way.leave(now, matches!(what, Move::Preempted { .. } | Move::Cancelled));
         match what {
             Move::Turned => way.ask(way.request.turn + 1, now),
             Move::Preempted { .. } => way.preempted = true,

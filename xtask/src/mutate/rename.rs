@@ -156,6 +156,7 @@ const WORDS: &[&str] = &[
     "turn_no",
     "cached",
     "computed",
+    "reached",
     "new",
     "out",
     "think",

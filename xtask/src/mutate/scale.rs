@@ -149,7 +149,7 @@ impl Groups {
                     self.block(then);
                     self.block(otherwise);
                 }
-                StmtKind::Loop { body } => self.block(body),
+                StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
                 _ => {}
             }
         }
@@ -278,7 +278,10 @@ impl Scaling<'_> {
                 }
                 hold.reuse.iter_mut().for_each(|reuse| self.hand_over(reuse, all, NOBODY));
                 hold.cache.iter_mut().for_each(|cache| self.hand_over(cache, all, NOBODY));
-                hold.lease.iter_mut().for_each(|lease| self.hand_over(&mut lease.time, TIME, NOBODY));
+                hold.lease.iter_mut().for_each(|lease| {
+                    self.hand_over(&mut lease.time, TIME, NOBODY);
+                    lease.abandoned.iter_mut().for_each(|time| self.hand_over(time, TIME, NOBODY));
+                });
                 self.block(&mut hold.body);
             }
             StmtKind::Grow { pool, units } | StmtKind::Load { pool, units } => {
@@ -286,7 +289,11 @@ impl Scaling<'_> {
                 self.pool(pool, NOBODY);
                 self.hand_over(units, factor, NOBODY);
             }
-            StmtKind::Drop { pool } | StmtKind::Release { pool } => self.pool(pool, NOBODY),
+            StmtKind::Drop { pool } => self.pool(pool, NOBODY),
+            StmtKind::Release { pool, after } => {
+                self.pool(pool, NOBODY);
+                after.iter_mut().for_each(|after| self.hand_over(after, TIME, NOBODY));
+            }
             StmtKind::Run(run) => {
                 let work = self.work(&run.stages[0]);
                 run.stages.iter_mut().for_each(|stage| self.stage(stage, NOBODY));
@@ -298,7 +305,7 @@ impl Scaling<'_> {
                 self.block(then);
                 self.block(otherwise);
             }
-            StmtKind::Loop { body } => self.block(body),
+            StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
             StmtKind::Choose { attribute, count, keys } => {
                 assert!(!is_prefix(u64::from(*attribute)) || self.prefix == 1.0, "a choice is no prefix");
                 self.expr(count, NOBODY);
@@ -337,7 +344,9 @@ impl Scaling<'_> {
             Expr::Context(context) => {
                 let factor = match context {
                     Context::Now | Context::Waited | Context::Age | Context::Last => TIME,
-                    Context::Size | Context::Position | Context::KvDecode | Context::KvPrefill => of.units,
+                    Context::Size | Context::Position | Context::Reached | Context::KvDecode | Context::KvPrefill => {
+                        of.units
+                    }
                     Context::Waiting
                     | Context::Admission
                     | Context::Decoding
@@ -347,7 +356,8 @@ impl Scaling<'_> {
                     | Context::Remaining
                     | Context::Tokens
                     | Context::Prefilled
-                    | Context::Attention => 1.0,
+                    | Context::Attention
+                    | Context::Member => 1.0,
                 };
                 multiply(expr, 1.0 / factor);
             }
@@ -377,7 +387,9 @@ impl Scaling<'_> {
             Expr::Pool(figure, pool) => {
                 self.pool(pool, of);
                 let factor = match figure {
-                    PoolFigure::Used | PoolFigure::Free | PoolFigure::Cachedin => self.pools[pool.pool as usize],
+                    PoolFigure::Used | PoolFigure::Free | PoolFigure::Cachedin | PoolFigure::Outstanding => {
+                        self.pools[pool.pool as usize]
+                    }
                     PoolFigure::Holders | PoolFigure::Queued => 1.0,
                 };
                 multiply(expr, 1.0 / factor);

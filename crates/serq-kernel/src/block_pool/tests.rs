@@ -6,6 +6,8 @@ use super::{BlockPool, Identity, Source};
 #[derive(Clone, Debug, Default)]
 struct Copy {
     holds: Option<Identity>,
+    /// Copies that were told before it.
+    told: usize,
     /// In how many tables.
     references: usize,
 }
@@ -13,6 +15,7 @@ struct Copy {
 #[derive(Default)]
 struct Model {
     all: Vec<Copy>,
+    told: usize,
     tables: Vec<Option<Vec<usize>>>,
     /// Cached copies, the next to be evicted first.
     unused: Vec<usize>,
@@ -20,7 +23,8 @@ struct Model {
 
 impl Model {
     fn find(&self, identity: Identity) -> Option<usize> {
-        self.all.iter().position(|copy| copy.holds == Some(identity))
+        let copies = self.all.iter().enumerate().filter(|(_, copy)| copy.holds == Some(identity));
+        copies.min_by_key(|(_, copy)| copy.told).map(|(at, _)| at)
     }
 
     fn refer(&mut self, table: usize, copy: usize) {
@@ -30,7 +34,7 @@ impl Model {
     }
 
     fn allocate(&mut self, table: usize) {
-        self.all.push(Copy { holds: None, references: 1 });
+        self.all.push(Copy { references: 1, ..Copy::default() });
         self.tables[table].as_mut().unwrap().push(self.all.len() - 1);
     }
 
@@ -39,12 +43,8 @@ impl Model {
         if self.all[copy].holds.is_some() {
             return;
         }
-        match self.find(identity) {
-            Some(other) if self.all[other].references > 0 => return,
-            Some(other) => self.forget(other),
-            None => {}
-        }
-        self.all[copy].holds = Some(identity);
+        self.told += 1;
+        (self.all[copy].holds, self.all[copy].told) = (Some(identity), self.told);
     }
 
     fn forget(&mut self, copy: usize) {

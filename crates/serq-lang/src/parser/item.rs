@@ -12,7 +12,7 @@ use crate::lexer::TokenKind;
 use crate::source::Span;
 
 const ITEMS: &[&str] =
-    &["let", "use", "def", "pool", "stage", "queue", "share", "workload", "session", "server", "gauge", "run"];
+    &["let", "use", "vary", "def", "pool", "stage", "queue", "share", "workload", "session", "server", "gauge", "run"];
 const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "share", "spill"];
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
 const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve"];
@@ -56,10 +56,12 @@ impl Parser<'_> {
         Ok(match word {
             "let" => Item::Let(self.named_value(first, "the constant's name")?),
             "gauge" => Item::Gauge(self.named_value(first, "the gauge's name")?),
-            "use" => {
+            "use" | "vary" => {
+                let uses = word == "use";
                 let (path, path_span) = self.path()?;
                 self.semicolon(ITEMS)?;
-                Item::Use(Use { path, path_span, span: self.span_from(first) })
+                let file = Use { path, path_span, span: self.span_from(first) };
+                if uses { Item::Use(file) } else { Item::Vary(file) }
             }
             "def" => {
                 let name = self.name("the definition's name")?;
@@ -237,7 +239,7 @@ impl Parser<'_> {
             }
             "share" => {
                 self.expect_word("prefixes")?;
-                PoolOptionKind::SharePrefixes
+                PoolOptionKind::SharePrefixes(self.eat_word("scheduled"))
             }
             _ => {
                 let pool = self.reference("a pool's name")?;

@@ -11,7 +11,7 @@ use crate::source::Span;
 /// The words that begin a statement.
 pub(super) const STATEMENTS: &[&str] = &[
     "set", "observe", "mark", "turn", "end", "request", "hold", "grow", "load", "drop", "release", "run", "prefill",
-    "decode", "tool", "transfer", "branch", "loop", "choose",
+    "decode", "tool", "transfer", "branch", "loop", "shielded", "choose",
 ];
 
 impl Parser<'_> {
@@ -113,8 +113,9 @@ impl Parser<'_> {
             }
             "release" => {
                 let pool = self.reference("a pool's name")?;
+                let after = if self.eat_word("after") { Some(self.parenthesised()?) } else { None };
                 self.semicolon(STATEMENTS)?;
-                StmtKind::Release(pool)
+                StmtKind::Release(pool, after)
             }
             "run" => self.run_statement()?,
             "prefill" => self.serve_form(Form::Prefill)?,
@@ -123,6 +124,7 @@ impl Parser<'_> {
             "transfer" => self.transfer(keyword)?,
             "branch" => self.branch()?,
             "loop" => StmtKind::Loop(self.block()?),
+            "shielded" => StmtKind::Shielded(self.block()?),
             "choose" => {
                 let name = self.name("the attribute's name")?;
                 self.expect_word("in")?;
@@ -285,6 +287,10 @@ impl Parser<'_> {
             true => Some(self.reference_and_amount()?),
             false => None,
         };
+        let abandoned = match lease.is_some() && self.eat_word("abandoned") {
+            true => Some(self.parenthesised()?),
+            false => None,
+        };
         // A word that would be a clause is no statement: these end none.
         if let Some(word @ ("cache" | "lease" | "reuse" | "reserve")) = self.word() {
             self.misplaced(word);
@@ -297,7 +303,7 @@ impl Parser<'_> {
             }
             self.advance();
         }
-        Ok(StmtKind::Hold(Box::new(Hold { grabs, reuse, bindings, body, cache, lease })))
+        Ok(StmtKind::Hold(Box::new(Hold { grabs, reuse, bindings, body, cache, lease, abandoned })))
     }
 
     fn misplaced(&mut self, word: &str) -> Stop {

@@ -106,7 +106,7 @@ impl Walk {
                     self.block(then);
                     self.block(otherwise);
                 }
-                StmtKind::Loop { body } => self.block(body),
+                StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
                 _ => {}
             }
         }

@@ -136,6 +136,7 @@ impl Walk<'_> {
                     self.repeat(body, from);
                     return From::new();
                 }
+                StmtKind::Shielded { body } => from = self.block(body, from),
                 StmtKind::End => {
                     self.go(&from, Place::Done);
                     return From::new();

@@ -266,7 +266,7 @@ impl Recorder for Gathered {
                     life.tokens = Some(work);
                 }
             }
-            Move::Preempted { .. } => {
+            Move::Preempted { .. } | Move::Cancelled => {
                 if let Some(life) = self.lives.get_mut(&session) {
                     life.decodes = None;
                 }

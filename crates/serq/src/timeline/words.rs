@@ -135,6 +135,7 @@ impl Recorder for Words {
             Move::Preempted { pool: at } => format!("is preempted at {}", pool(at)),
             Move::Leased { pool: at, units } => format!("leases {} of {}", short(units), pool(at)),
             Move::LeaseOver { pool: at } => format!("has its lease of {} ended", pool(at)),
+            Move::Cancelled => "has lost its client".into(),
             Move::Ended => "ends".into(),
         };
         self.pending = Some((now, session, what));

@@ -162,6 +162,7 @@ const SOUP: &[&str] = &[
     "serial",
     "cached",
     "computed",
+    "reached",
     "used(kv)",
     "cachedin(mem)",
     "budget_left(eng)",

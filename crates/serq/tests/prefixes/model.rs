@@ -52,7 +52,7 @@ pub(crate) struct Played {
 
 struct Held {
     /// What is known of its blocks, in order.
-    blocks: Vec<Option<Content>>,
+    blocks: Vec<usize>,
 }
 
 struct Play<'a> {
@@ -61,8 +61,11 @@ struct Play<'a> {
     waiting: VecDeque<usize>,
     ready: VecDeque<usize>,
     held: BTreeMap<usize, Held>,
+    /// Blocks that were ever computed or are being: what each holds, and when that was told.
+    copies: Vec<(Option<Content>, u64)>,
+    told: u64,
     /// Nobody's, the next to go first.
-    unused: Vec<Content>,
+    unused: Vec<usize>,
     /// (time, order, who) of those at the desk.
     ends: Vec<(f64, u64, usize)>,
     order: u64,
@@ -77,6 +80,8 @@ pub(crate) fn play(requests: &[Request], setting: &Setting) -> Played {
         waiting: VecDeque::new(),
         ready: VecDeque::new(),
         held: BTreeMap::new(),
+        copies: Vec::new(),
+        told: 0,
         unused: Vec::new(),
         ends: Vec::new(),
         order: 0,
@@ -129,18 +134,23 @@ impl Play<'_> {
         (owner, at)
     }
 
-    fn is_held(&self, content: Content) -> bool {
-        self.held.values().any(|held| held.blocks.contains(&Some(content)))
+    /// The copy that is found: of those that are there, the one that was told first.
+    fn find(&self, content: Content) -> Option<usize> {
+        let there = |copy: &&usize| self.copies[**copy].0 == Some(content);
+        let held = self.held.values().flat_map(|held| &held.blocks);
+        held.chain(&self.unused).filter(there).min_by_key(|copy| self.copies[**copy].1).copied()
     }
 
-    /// Blocks somebody has: a content several have is one.
+    fn is_held(&self, copy: usize) -> bool {
+        self.held.values().any(|held| held.blocks.contains(&copy))
+    }
+
+    /// Copies somebody has.
     fn allocated(&self) -> u64 {
-        let mut known: Vec<Content> =
-            self.held.values().flat_map(|held| held.blocks.iter().flatten().copied()).collect();
-        known.sort();
-        known.dedup();
-        let unknown: usize = self.held.values().map(|held| held.blocks.iter().filter(|b| b.is_none()).count()).sum();
-        (known.len() + unknown) as u64
+        let mut copies: Vec<usize> = self.held.values().flat_map(|held| held.blocks.iter().copied()).collect();
+        copies.sort();
+        copies.dedup();
+        copies.len() as u64
     }
 
     fn admit(&mut self) {
@@ -149,21 +159,21 @@ impl Play<'_> {
             let wanted = (request.new + self.setting.more).div_ceil(self.setting.block);
             let mut found = Vec::new();
             for at in 0..wanted.min(request.new / self.setting.block) {
-                let content = self.content(who, at);
-                if !self.unused.contains(&content) && !self.is_held(content) {
-                    break;
-                }
-                found.push(content);
+                let Some(copy) = self.find(self.content(who, at)) else { break };
+                found.push(copy);
             }
-            let shared = found.iter().filter(|&&content| self.is_held(content)).count() as u64;
+            let shared = found.iter().filter(|&&copy| self.is_held(copy)).count() as u64;
             if self.allocated() + wanted - shared > self.setting.cap {
                 return;
             }
             self.waiting.pop_front();
-            self.unused.retain(|content| !found.contains(content));
-            let mut blocks: Vec<Option<Content>> = found.iter().copied().map(Some).collect();
+            self.unused.retain(|copy| !found.contains(copy));
             self.played.admitted.push((who, self.now, found.len() as u64 * self.setting.block));
-            blocks.resize(wanted as usize, None);
+            let mut blocks = found;
+            while blocks.len() < wanted as usize {
+                blocks.push(self.copies.len());
+                self.copies.push((None, 0));
+            }
             self.held.insert(who, Held { blocks });
             while self.allocated() + self.unused.len() as u64 > self.setting.cap {
                 self.unused.remove(0);
@@ -177,9 +187,10 @@ impl Play<'_> {
     fn tell(&mut self, who: usize, upto: u64) {
         for at in 0..upto {
             let content = self.content(who, at);
-            if self.held[&who].blocks[at as usize].is_none() && !self.is_held(content) {
-                self.unused.retain(|&c| c != content);
-                self.held.get_mut(&who).unwrap().blocks[at as usize] = Some(content);
+            let copy = self.held[&who].blocks[at as usize];
+            if self.copies[copy].0.is_none() {
+                self.told += 1;
+                self.copies[copy] = (Some(content), self.told);
             }
         }
     }
@@ -208,9 +219,9 @@ impl Play<'_> {
         let request = &self.requests[who];
         let computed = if self.setting.early { request.new } else { request.new + self.setting.more };
         self.tell(who, computed / self.setting.block);
-        for content in self.held.remove(&who).unwrap().blocks.into_iter().rev().flatten() {
-            if !self.is_held(content) {
-                self.unused.push(content);
+        for copy in self.held.remove(&who).unwrap().blocks.into_iter().rev() {
+            if self.copies[copy].0.is_some() && !self.is_held(copy) {
+                self.unused.push(copy);
             }
         }
         self.admit();
