@@ -1,0 +1,102 @@
+"""What the workers of all engines would do about transfers, in steps instead of bytes.
+
+vLLM's scheduler tells its worker in the connector metadata of a step what to transfer, and learns in
+the output of a step what has ended. A worker runs the batch scheduled in step `s` in step `s`: it
+starts what the metadata asks for, then reports what has ended by then.
+
+    pull   D's step s            the read is posted
+           D's step s + k        reported to D as received; D notifies P
+           P's step s + k + m + 1    reported to P as sent: its blocks are free
+
+    push   D's step s            D sends P its block ids (the registration)
+           P's step s + m + 1    P has the registration, at the earliest
+           P's step w            P also has the finished blocks: the write starts
+           P's and D's step w + k    reported to P as sent and to D as received
+
+`k` is `read_steps`, `m` is `notice_steps`. A notice from a decoder takes one step more than `m`,
+because the prefillers of a step run before its decoders. Leases never end and there are no
+heartbeats. Reports are lists in the order of the transfers, where vLLM has sets, whose order depends on
+hashes: a run is the same every time.
+"""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+
+class Report(NamedTuple):
+    """What one worker reports in the output of one step: request ids."""
+
+    sent: list[str]
+    received: list[str]
+    # Transfers that start in this step, of whatever engine's request: (decoder, request id).
+    started: list[tuple[str, str]]
+
+
+class Pull:
+    """Decoders read from prefillers (NixlConnector)."""
+
+    def __init__(self, read_steps: int, notice_steps: int):
+        self.read_steps, self.notice_steps = read_steps, notice_steps
+        # engine -> [(step, request id)] that are under way to that engine's scheduler.
+        self.sent, self.received = defaultdict(list), defaultdict(list)
+
+    def pending(self) -> bool:
+        """Whether some engine will be told something."""
+        return any(self.sent.values()) or any(self.received.values())
+
+    def run(self, engine: str, step: int, metadata) -> Report:
+        """Runs one step of one engine's worker."""
+        started = self.start(engine, step, metadata)
+        return Report(due(self.sent[engine], step), due(self.received[engine], step), started)
+
+    def start(self, engine: str, step: int, metadata) -> list[tuple[str, str]]:
+        started = []
+        for request_id, read in metadata.reqs_to_recv.items():
+            done = step
+            # Nothing to read: the request was aborted before it was parked, and the prefiller is to
+            # be told at once (nixl/pull_worker.py 446-450).
+            if any(read.local_block_ids):
+                done += self.read_steps
+                self.received[engine].append((done, request_id))
+                started.append((engine, request_id))
+            self.sent[read.remote.engine_id].append((done + self.notice_steps + 1, read.remote.request_id))
+        return started
+
+
+class Push(Pull):
+    """Prefillers write to decoders (NixlPushConnector).
+
+    A request aborted before its decoder parked it registers nothing. nixl/push_scheduler.py 233-244
+    then asks for an empty receive, so that the prefiller be told; nixl/push_worker.py sends nothing for
+    it (the only notices it sends are registrations, 364-381). So the prefiller's blocks stay leased.
+    """
+
+    def __init__(self, read_steps: int, notice_steps: int):
+        super().__init__(read_steps, notice_steps)
+        # prefiller -> request id -> what one of the two has told its worker.
+        self.registrations, self.finished = defaultdict(dict), defaultdict(set)
+
+    def pending(self) -> bool:
+        return super().pending() or any(self.registrations.values())
+
+    def start(self, engine: str, step: int, metadata) -> list[tuple[str, str]]:
+        for request_id, registration in (metadata.push_registrations or {}).items():
+            arrives = step + self.notice_steps + 1
+            self.registrations[registration["remote_engine_id"]][request_id] = (arrives, engine)
+        self.finished[engine].update(metadata.push_finished_blocks or {})
+        started = []
+        for request_id, (arrives, decoder) in list(self.registrations[engine].items()):
+            if arrives <= step and request_id in self.finished[engine]:
+                del self.registrations[engine][request_id]
+                self.finished[engine].remove(request_id)
+                self.sent[engine].append((step + self.read_steps, request_id))
+                self.received[decoder].append((step + self.read_steps, request_id))
+                started.append((decoder, request_id))
+        return started
+
+
+def due(under_way: list[tuple[int, str]], step: int) -> list[str]:
+    """Takes out what has arrived by `step`, in the order in which it left."""
+    arrived = [request_id for when, request_id in under_way if when <= step]
+    under_way[:] = [(when, request_id) for when, request_id in under_way if when > step]
+    return arrived
