@@ -22,7 +22,8 @@ struct Allowed {
     outside: Option<&'static [&'static str]>,
 }
 
-const BELOW_THE_BINARY: &[&str] = &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-engine", "serq-gateway"];
+const BELOW_THE_BINARY: &[&str] =
+    &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-oracle", "serq-engine", "serq-gateway"];
 
 const DRAWING: &[Allowed] = &[
     Allowed { name: "serq-ir", inside: &[], outside: Some(&["schemars", "serde", "serde_json"]) },
@@ -32,6 +33,11 @@ const DRAWING: &[Allowed] = &[
         name: "serq-sim",
         inside: &["serq-ir", "serq-kernel"],
         outside: Some(&["libm", "serde", "serde_json", "statrs"]),
+    },
+    Allowed {
+        name: "serq-oracle",
+        inside: &["serq-ir", "serq-sim"],
+        outside: Some(&["flate2", "serde", "serde_json"]),
     },
     Allowed { name: "serq-engine", inside: &["serq-ir", "serq-kernel"], outside: None },
     Allowed { name: "serq-gateway", inside: &["serq-ir", "serq-kernel"], outside: None },

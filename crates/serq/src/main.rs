@@ -53,6 +53,7 @@ enum Command {
     Explain(Box<command::explain::Explain>),
     ExplainError(command::explain_error::ExplainError),
     Draw(Box<command::draw::Draw>),
+    Oracle(Box<command::oracle::Oracle>),
     Plan(command::plan::Plan),
 }
 
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Explain(command) => command.execute(),
         Command::ExplainError(command) => command.execute(),
         Command::Draw(command) => command.execute(),
+        Command::Oracle(command) => command.execute(),
         Command::Plan(command) => command.execute(),
     };
     match outcome {

@@ -13,7 +13,7 @@
 //!
 //! Everything else (`text`, `sh`, `rust`, `ebnf`) is for reading only. A program whose
 //! first line is a comment with a file's name is there under that name for the commands
-//! of its page; `examples/` and `lib/` are there too. The pages of `docs/errors/` are tried
+//! of its page; `examples/`, `lib/` and `tests/oracle/` are there too. The pages of `docs/errors/` are tried
 //! by `serq-lang`.
 //!
 //! `UPDATE_EXPECT=1` writes the output of commands anew, but for blocks with a `…`.
@@ -89,7 +89,7 @@ impl Folder {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{stem}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder can be made");
-        for name in ["examples", "lib"] {
+        for name in ["examples", "lib", "tests/oracle"] {
             copy(&root().join(name), &folder.join(name));
         }
         Self(folder)

@@ -1,0 +1,92 @@
+//! `serq oracle` on the scenarios of `tests/oracle`, against the recorded answers of vLLM's schedulers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs `serq oracle` in the workspace's folder: its status, and what it said on standard output and
+/// standard error.
+fn oracle(arguments: &[&str]) -> (i32, String, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(env!("CARGO_BIN_EXE_serq"))
+        .arg("oracle")
+        .args(arguments)
+        .args(["--recorded", "tests/oracle/recorded.jsonl.gz"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The scenarios, as paths from the workspace's folder.
+fn scenarios() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for kind in ["colocated", "pull", "push"] {
+        let folder = format!("tests/oracle/{kind}");
+        for file in fs::read_dir(root.join(&folder)).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            found.push(format!("{folder}/{name}"));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Scenarios of one name in two folders are two: there are a `pull/alone.sq` and a `push/alone.sq`.
+#[test]
+fn every_scenario_goes_as_with_vllms_schedulers() {
+    let scenarios = scenarios();
+    let arguments: Vec<&str> = scenarios.iter().map(String::as_str).collect();
+    let (status, out, err) = oracle(&arguments);
+    assert_eq!((status, &err[..]), (0, ""), "{out}");
+    let mut lines = out.lines();
+    for scenario in &scenarios {
+        assert_eq!(lines.next(), Some(&format!("{scenario}: the same")[..]));
+    }
+    let last = lines.next().expect("there is a summary");
+    assert!(last.starts_with(&format!("{} scenarios, ", scenarios.len())), "{last}");
+    assert!(last.ends_with(" steps of engines compared: 0 differ"), "{last}");
+}
+
+/// A read that takes a step longer is another scenario, and an answer to the old one is none to it.
+#[test]
+fn a_changed_scenario_is_to_be_recorded_anew() {
+    let (status, out, err) = oracle(&["tests/oracle/pull/alone.sq", "--set", "k=7"]);
+    assert_eq!((status, &out[..]), (1, ""));
+    assert_eq!(
+        err,
+        "error: alone was another scenario when tests/oracle/recorded.jsonl.gz was recorded: record it anew (--record)\n"
+    );
+}
+
+/// `tests/oracle/colocated.sq` as a file of this test's own, with a change.
+fn colocated(name: &str, change: impl Fn(String) -> String) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("tests/oracle/colocated.sq")).unwrap();
+    let text = text.replace("../..", root.to_str().unwrap());
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, change(text)).unwrap();
+    path
+}
+
+#[test]
+fn a_scenario_that_was_never_recorded_has_no_answer() {
+    let path = colocated("never_recorded.sq", |text| text);
+    let (status, out, err) = oracle(&[path.to_str().unwrap()]);
+    assert_eq!((status, &out[..]), (1, ""));
+    assert_eq!(err, "error: tests/oracle/recorded.jsonl.gz has no answer to never_recorded\n");
+}
+
+#[test]
+fn the_constants_that_a_program_lacks_to_be_a_scenario_are_named() {
+    let path = colocated("lacks.sq", |text| {
+        let text = text.replace("let max_seqsD = 16;", "").replace("cap max_seqsD", "cap 16");
+        text.replace("let max_model_len = 4096;", "")
+    });
+    let (status, out, err) = oracle(&[path.to_str().unwrap()]);
+    assert_eq!((status, &out[..]), (1, ""));
+    let missing = "`let max_seqsD` is missing; `let max_model_len` is missing";
+    assert_eq!(err, format!("error: lacks is no scenario: {missing}\n"));
+}
