@@ -45,11 +45,16 @@ impl Hash {
     /// Of nothing.
     pub const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
 
+    /// With one more byte.
+    #[must_use]
+    pub fn byte(self, byte: u8) -> Self {
+        Self((self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    }
+
     /// With eight more bytes.
     #[must_use]
     pub fn word(self, word: u64) -> Self {
-        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        Self(word.to_le_bytes().into_iter().fold(self.0, step))
+        word.to_le_bytes().into_iter().fold(self, Self::byte)
     }
 
     /// With a number's bits; all NaNs are one.

@@ -4,14 +4,17 @@
 //! only run by hand. A chore answers with the text it prints, or with what is wrong.
 
 pub mod bench;
+pub mod citations;
 pub mod differential;
 pub mod fingerprint;
 pub mod identity;
 pub mod layers;
 pub mod mutate;
+pub mod oracle;
 pub mod ordered;
 pub mod parallel;
 pub mod program;
 pub mod schema;
 pub mod seed;
 pub mod tables;
+pub mod versions;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, differential, identity, layers, mutate, ordered, schema, seed, tables};
+use xtask::{
+    bench, citations, differential, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
+};
 
 /// The project's chores.
 #[derive(Parser)]
@@ -42,6 +44,21 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
+    /// The seed's program and the one with vLLM 0.32.0's schedulers, paired by seed, in the settings of those tables.
+    Versions {
+        /// First and last seed.
+        #[arg(long, default_value = "1..20", value_parser = tables::seeds)]
+        seeds: (u64, u64),
+        /// How long a run is.
+        #[arg(long, default_value_t = 10_000.0)]
+        horizon: f64,
+        /// How much of it is not counted.
+        #[arg(long, default_value_t = 1_000.0)]
+        warmup: f64,
+        /// Writes the table into docs/validation.md.
+        #[arg(long)]
+        write: bool,
+    },
     /// Every case and example, and random programs, with leaps and without: the same bits
     Identity {
         /// How many random programs.
@@ -54,6 +71,10 @@ enum Chore {
         #[arg(long, default_value_t = 1_000.0)]
         horizon: f64,
     },
+    /// Random scenarios through vLLM's schedulers and through the kernel, every step compared.
+    Oracle(oracle::Arguments),
+    /// Every line of vLLM's source that docs/validation.md cites: is it still there?
+    Citations(citations::Arguments),
     /// Compares the crates' dependencies with the drawing.
     Layers,
     /// Writes docs/ir.schema.json.
@@ -69,7 +90,10 @@ fn main() -> ExitCode {
         Chore::Seed { folder } => seed::compare_and_record(&folder),
         Chore::MutateCases => mutate::cases(),
         Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),
+        Chore::Versions { seeds, horizon, warmup, write } => versions::versions(seeds, horizon, warmup, write),
         Chore::Identity { count, seed, horizon } => identity::identity(count, seed, horizon),
+        Chore::Oracle(arguments) => oracle::oracle(&arguments),
+        Chore::Citations(arguments) => citations::citations(&arguments),
         Chore::Layers => layers::check(),
         Chore::Schema => schema::write(),
         Chore::Bench(arguments) => bench::bench(&arguments),

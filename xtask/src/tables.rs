@@ -109,6 +109,14 @@ const fn lease(
     PageRow { sets, name, remote, ttft, response: None, lease: Some(lease), memory: Some(memory), queue: Some(queue) }
 }
 
+/// Every row of the two tables, with a name that says which; the row that both have once.
+pub fn settings() -> Vec<(String, &'static [(&'static str, &'static str)])> {
+    let decider = DECIDER.iter().map(|row| (format!("thr {}, 0.6/s", row.name), row.sets));
+    // The first row of the second table is the second of the first.
+    let lease = LEASE[1..].iter().map(|row| (row.name.to_owned(), row.sets));
+    decider.chain(lease).collect()
+}
+
 /// First and last seed of `A..B`.
 ///
 /// # Errors
@@ -160,11 +168,8 @@ pub fn run(program: &Program) -> Result<Figures, String> {
 ///
 /// The program doesn't load or stops, or a figure is outside its bound: the tables again.
 pub fn tables(seeds: (u64, u64), horizon: f64, warmup: f64, write: bool) -> Result<String, String> {
-    let mut settings: Vec<&[(&str, &str)]> = DECIDER.iter().chain(&LEASE).map(|row| row.sets).collect();
-    // The first row of the second table is the second of the first.
-    settings.retain(|sets| *sets != LEASE[0].sets);
     let all: Vec<(&[(&str, &str)], u64)> =
-        settings.iter().flat_map(|sets| (seeds.0..=seeds.1).map(move |seed| (*sets, seed))).collect();
+        settings().iter().flat_map(|&(_, sets)| (seeds.0..=seeds.1).map(move |seed| (sets, seed))).collect();
     let runs = parallel::map(&all, |(sets, seed)| run(&load(sets, *seed, horizon, warmup)?));
     let mut measured: BTreeMap<&[(&str, &str)], Vec<Figures>> = BTreeMap::new();
     for ((sets, _), figures) in all.iter().zip(runs) {

@@ -104,6 +104,33 @@ fn four_and_eight_is_two_and_two_with_two_numbers_changed() {
     assert_eq!(body("llmd_4p8d.sq"), four);
 }
 
+/// They are compared cell by cell, so only the engines may differ.
+#[test]
+fn the_two_vllm_programs_have_one_deployment_one_router_and_one_workload() {
+    let program = |file: &str| text(&root().join("examples/pd-disaggregation").join(file));
+    let (first, second) = (program("llmd_nixl_pull.sq"), program("vllm_0_32_pull.sq"));
+    let between = |text: &str, from: &str, to: &str| {
+        let start = text.find(from).unwrap_or_else(|| panic!("`{from}` is there"));
+        let length = text[start..].find(to).unwrap_or_else(|| panic!("`{to}` follows `{from}`"));
+        text[start..start + length].to_owned()
+    };
+    let lines_but = |text: &str, words: &[&str]| {
+        let kept = text.lines().filter(|line| !words.iter().any(|word| line.contains(word)));
+        kept.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let engines = ["let notice", "work(P[i])", "observe lease", "observe local_tokens"];
+    for (from, to) in [("// Deployment.", "queue P[NP]"), ("workload {", "run {")] {
+        let [first, second] = [&first, &second].map(|text| lines_but(&between(text, from, to), &engines));
+        assert!(!first.is_empty());
+        assert_eq!(first, second);
+    }
+    let last = |text: &str| text.lines().last().expect("it says how long it runs").to_owned();
+    assert_eq!(last(&first), last(&second));
+    for setting in ["budget B;", "cost step_time(tokens, kv_decode + kv_prefill);", "share maxmin"] {
+        assert_eq!(first.matches(setting).count(), second.matches(setting).count(), "{setting}");
+    }
+}
+
 /// One fact of a header.
 struct Fact {
     words: Vec<String>,
