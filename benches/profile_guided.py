@@ -34,6 +34,7 @@ PD_SETTINGS = [
     (("NP=3", "ND=2", "Lambda=1.0", "blocksD=1200"), 2_000),
     (("NP=5", "ND=6", "Lambda=1.6"), 1_000),
     (("NP=40", "ND=40", "Lambda=12"), 60),
+    (("NP=300", "ND=300", "Lambda=90"), 20),
     (("omega=0.01", "Lambda=0.9"), 2_000),
     (("thr=1", "Lambda=0.8"), 1_000),
 ]
@@ -84,10 +85,12 @@ def programs():
     """The folder of the finished programs."""
     reader = profile_reader()
     profiles = FOLDER / "profiles"
+    merged = FOLDER / "merged.profdata"
+    trainee = build("train", f"-Cprofile-generate={profiles}") / "xtask"
+    # What macros and build scripts did while it was built is no run of it.
     shutil.rmtree(profiles, ignore_errors=True)
     profiles.mkdir(parents=True)
-    merged = FOLDER / "merged.profdata"
-    train(build("train", f"-Cprofile-generate={profiles}") / "xtask", profiles)
+    train(trainee, profiles)
     subprocess.run([reader, "merge", "-o", merged, *profiles.glob("*.profraw")], check=True)
     # Cargo does not see that a profile changed.
     shutil.rmtree(FOLDER / "use", ignore_errors=True)

@@ -300,6 +300,7 @@ impl Kernel<'_> {
 
     /// An operation that does more than set, observe or branch. Answers whether the session
     /// goes on with the next one.
+    #[inline(always)]
     fn run_op<W: World>(&mut self, world: &mut W, slot: u32, op: &Op, frame: &Frame<'_>) -> Result<bool> {
         let code = self.code;
         match op {

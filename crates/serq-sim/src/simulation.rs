@@ -372,6 +372,14 @@ impl Driver<'_> {
     #[inline(always)]
     fn is_current(&self, what: What, sequence: u64) -> bool {
         match what {
+            // Most are.
+            What::Step(stage) => self.runs[stage as usize].event == sequence,
+            _ => self.is_other_current(what, sequence),
+        }
+    }
+
+    fn is_other_current(&self, what: What, sequence: u64) -> bool {
+        match what {
             What::Step(stage) => self.runs[stage as usize].event == sequence,
             What::Warmup | What::Arrival | What::Cancel(_) => true,
             What::Stage(stage) => self.stage_event[stage as usize] == sequence,
