@@ -184,7 +184,7 @@ def main():
         if not arguments.no_history:
             machine.remember(
                 bench="settings",
-                profile_guided=arguments.profile_guided,
+                profile_guided=profile_guided.FOLDER.resolve() in xtask.resolve().parents,
                 setting=setting.name,
                 horizon=setting.horizon,
                 reference_horizon=setting.reference_horizon,
