@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""serq built with a profile of its own runs: the same bits, a fifth faster.
+"""serq built with a profile of its own runs: the same bits, a seventh faster.
 
     python3 benches/profile_guided.py [--smoke --xtask FILE]
 
