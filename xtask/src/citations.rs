@@ -20,6 +20,7 @@ use serq_lang::{Settings, compile, load};
 use serq_oracle::{Recorded, Refused, Scenario, compare, simulate};
 
 use crate::fingerprint::Hash;
+use crate::marks;
 use crate::program::root;
 
 /// Which source to read, and whether to write.
@@ -193,10 +194,7 @@ fn python(command: &mut Command) -> Result<(), String> {
 pub fn citations(arguments: &Arguments) -> Result<String, String> {
     let rules = rules()?;
     if arguments.write {
-        let path = root().join("docs/validation.md");
-        let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let page = with_table(&page, &table(&rules))?;
-        fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+        marks::write(MARKS, &apart(&table(&rules)))?;
     }
     let folder = match arguments.source.clone().or_else(installed) {
         Some(folder) => folder,
@@ -244,11 +242,12 @@ pub fn table(rules: &Rules) -> String {
 ///
 /// The marks are not there.
 pub fn with_table(page: &str, table: &str) -> Result<String, String> {
-    let (begin, end) = MARKS;
-    let missing = || format!("docs/validation.md has not both of `{begin}` and `{end}`");
-    let start = page.find(begin).ok_or_else(missing)? + begin.len();
-    let stop = start + page[start..].find(end).ok_or_else(missing)?;
-    Ok(format!("{}\n\n{table}\n{}", &page[..start], &page[stop..]))
+    marks::between(page, MARKS, &apart(table))
+}
+
+/// With an empty line before and after, as Markdown has a table.
+fn apart(table: &str) -> String {
+    format!("\n\n{table}\n")
 }
 
 /// Where a scenario is.

@@ -9,6 +9,7 @@ pub mod differential;
 pub mod fingerprint;
 pub mod identity;
 pub mod layers;
+pub mod marks;
 pub mod mutate;
 pub mod oracle;
 pub mod ordered;

@@ -30,35 +30,9 @@ enum Chore {
     /// Renames every name and rescales time and units of every case; nothing may change.
     MutateCases,
     /// The two tables of the seed's page, from our program, beside the page's figures.
-    Tables {
-        /// First and last seed.
-        #[arg(long, default_value = "1..20", value_parser = tables::seeds)]
-        seeds: (u64, u64),
-        /// How long a run is.
-        #[arg(long, default_value_t = 10_000.0)]
-        horizon: f64,
-        /// How much of it is not counted.
-        #[arg(long, default_value_t = 1_000.0)]
-        warmup: f64,
-        /// Writes the section into docs/validation.md.
-        #[arg(long)]
-        write: bool,
-    },
+    Tables(tables::Runs),
     /// The seed's program and the one with vLLM 0.32.0's schedulers, paired by seed, in the settings of those tables.
-    Versions {
-        /// First and last seed.
-        #[arg(long, default_value = "1..20", value_parser = tables::seeds)]
-        seeds: (u64, u64),
-        /// How long a run is.
-        #[arg(long, default_value_t = 10_000.0)]
-        horizon: f64,
-        /// How much of it is not counted.
-        #[arg(long, default_value_t = 1_000.0)]
-        warmup: f64,
-        /// Writes the table into docs/validation.md.
-        #[arg(long)]
-        write: bool,
-    },
+    Versions(tables::Runs),
     /// Every case and example, and random programs, with leaps and without: the same bits
     Identity {
         /// How many random programs.
@@ -89,8 +63,8 @@ fn main() -> ExitCode {
         Chore::Ordered(arguments) => ordered::ordered(&arguments),
         Chore::Seed { folder } => seed::compare_and_record(&folder),
         Chore::MutateCases => mutate::cases(),
-        Chore::Tables { seeds, horizon, warmup, write } => tables::tables(seeds, horizon, warmup, write),
-        Chore::Versions { seeds, horizon, warmup, write } => versions::versions(seeds, horizon, warmup, write),
+        Chore::Tables(runs) => tables::tables(&runs),
+        Chore::Versions(runs) => versions::versions(&runs),
         Chore::Identity { count, seed, horizon } => identity::identity(count, seed, horizon),
         Chore::Oracle(arguments) => oracle::oracle(&arguments),
         Chore::Citations(arguments) => citations::citations(&arguments),

@@ -117,6 +117,23 @@ pub fn settings() -> Vec<(String, &'static [(&'static str, &'static str)])> {
     decider.chain(lease).collect()
 }
 
+/// Which runs a table is made of.
+#[derive(Debug, clap::Args)]
+pub struct Runs {
+    /// First and last seed.
+    #[arg(long, default_value = "1..20", value_parser = seeds)]
+    pub seeds: (u64, u64),
+    /// How long a run is.
+    #[arg(long, default_value_t = 10_000.0)]
+    pub horizon: f64,
+    /// How much of it is not counted.
+    #[arg(long, default_value_t = 1_000.0)]
+    pub warmup: f64,
+    /// Writes what comes out into docs/validation.md.
+    #[arg(long)]
+    pub write: bool,
+}
+
 /// First and last seed of `A..B`.
 ///
 /// # Errors
@@ -167,7 +184,7 @@ pub fn run(program: &Program) -> Result<Figures, String> {
 /// # Errors
 ///
 /// The program doesn't load or stops, or a figure is outside its bound: the tables again.
-pub fn tables(seeds: (u64, u64), horizon: f64, warmup: f64, write: bool) -> Result<String, String> {
+pub fn tables(&Runs { seeds, horizon, warmup, write }: &Runs) -> Result<String, String> {
     let all: Vec<(&[(&str, &str)], u64)> =
         settings().iter().flat_map(|&(_, sets)| (seeds.0..=seeds.1).map(move |seed| (sets, seed))).collect();
     let runs = parallel::map(&all, |(sets, seed)| run(&load(sets, *seed, horizon, warmup)?));

@@ -5,7 +5,6 @@
 //! over the seeds.
 
 use std::fmt::Write as _;
-use std::fs;
 
 use serq_lang::Settings;
 use serq_sim::replicate::{Figures, Summary};
@@ -13,7 +12,8 @@ use serq_sim::sweep::Difference;
 use serq_sim::{Options, simulate};
 
 use crate::program::{self, SEED_PROGRAM, root};
-use crate::{parallel, tables};
+use crate::tables::{self, Runs};
+use crate::{marks, parallel};
 
 /// The P/D program with engines as vLLM 0.32.0's schedulers run them.
 pub const PROGRAM: &str = "examples/pd-disaggregation/vllm_0_32_pull.sq";
@@ -111,7 +111,7 @@ pub fn compare(
 /// # Errors
 ///
 /// A program doesn't load or stops, or the section can't be written.
-pub fn versions(seeds: (u64, u64), horizon: f64, warmup: f64, write: bool) -> Result<String, String> {
+pub fn versions(&Runs { seeds, horizon, warmup, write }: &Runs) -> Result<String, String> {
     let rows = tables::settings();
     let settings: Vec<&[(&str, &str)]> = rows.iter().map(|(_, sets)| *sets).collect();
     let compared = compare(&settings, seeds, horizon, warmup)?;
@@ -134,7 +134,7 @@ pub fn versions(seeds: (u64, u64), horizon: f64, warmup: f64, write: bool) -> Re
         let _ = writeln!(text, "| | difference | {} |", line(&|cell, digits| difference(&cell.difference, digits)));
     }
     if write {
-        replace_section(&text)?;
+        marks::write(MARKS, &format!("\n{text}"))?;
     }
     Ok(text)
 }
@@ -161,17 +161,8 @@ fn difference(difference: &Difference, digits: usize) -> String {
     if mean.abs() > ci { format!("**{text}**") } else { text }
 }
 
-const BEGIN: &str = "<!-- versions: begin -->\n";
-const END: &str = "<!-- versions: end -->";
-
-/// Puts the table between its marks in docs/validation.md.
-fn replace_section(table: &str) -> Result<(), String> {
-    let path = root().join("docs/validation.md");
-    let old = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let (before, rest) = old.split_once(BEGIN).ok_or_else(|| format!("{}: no `{BEGIN}`", path.display()))?;
-    let (_, after) = rest.split_once(END).ok_or_else(|| format!("{}: no `{END}`", path.display()))?;
-    fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).map_err(|e| format!("{}: {e}", path.display()))
-}
+/// Where the table begins and ends in docs/validation.md.
+const MARKS: (&str, &str) = ("<!-- versions: begin -->", "<!-- versions: end -->");
 
 #[cfg(test)]
 mod tests {

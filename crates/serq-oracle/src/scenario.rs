@@ -68,9 +68,6 @@ pub struct Asked {
     pub aborted: Option<u64>,
 }
 
-/// The constants of a side, but for its count: named like these, and `P` or `D`.
-const SIDE: [&str; 5] = ["blocks", "bs", "max_seqs", "B", "chunk"];
-
 /// Reads a program's constants, and remembers what it lacks.
 struct Reader<'p> {
     program: &'p Program,
@@ -113,7 +110,8 @@ impl Reader<'_> {
     }
 
     fn side(&mut self, letter: char) -> Side {
-        let [blocks, block, seats, budget] = [0, 1, 2, 3].map(|at: usize| self.whole(&format!("{}{letter}", SIDE[at])));
+        let [blocks, block, seats, budget] =
+            ["blocks", "bs", "max_seqs", "B"].map(|name| self.whole(&format!("{name}{letter}")));
         let chunk = self.number(&format!("chunk{letter}"));
         let chunk = if chunk == f64::INFINITY { 0 } else { self.as_whole(&format!("chunk{letter}"), chunk) };
         Side { count: self.whole(&format!("N{letter}")), blocks, block, seats, budget, chunk }
