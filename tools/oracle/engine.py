@@ -43,13 +43,11 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from scenario import Side
-from workers import Report
 
 init_none_hash(sha256)
 
 # `step_with_batch_queue` keeps two batches: one runs while the next is scheduled (config/vllm.py 577-591).
 BATCHES_IN_FLIGHT = 2
-NOTHING = Report(sent=[], received=[], started=[])
 
 
 @dataclasses.dataclass
@@ -83,16 +81,19 @@ class Batch:
     output: SchedulerOutput
     # The requests of which the batch samples a token.
     sampling: set[str]
-    report: Report
+    # When it begins on the GPU, and when its output is there; one that computes nothing takes no time.
+    begins: int
+    ends: int
 
-    def empty(self) -> bool:
-        return not (self.output.num_scheduled_tokens or self.report.sent or self.report.received)
+    def tokens(self) -> dict[str, int]:
+        return self.output.num_scheduled_tokens
 
 
 @dataclasses.dataclass
 class Stepped:
     """What one step of an engine did, for those around it."""
 
+    # What the batch that begins in this step computes.
     scheduled: dict[str, int] = dataclasses.field(default_factory=dict)
     preempted: list[str] = dataclasses.field(default_factory=list)
     started: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -100,6 +101,8 @@ class Stepped:
     finished: list[tuple[str, dict | None]] = dataclasses.field(default_factory=list)
     # Blocks nobody holds once the step is scheduled, if it was.
     free: int | None = None
+    # Somebody was scheduled or preempted, or a transfer ended.
+    changed: bool = False
 
 
 class Engine:
@@ -134,50 +137,66 @@ class Engine:
         self.note_freed(step)
         return bool(aborted)
 
+    def land(self, now: int) -> Stepped:
+        """Processes the output of what has ended by `now`: that of the step before."""
+        stepped = Stepped()
+        while self.batches and self.batches[0].ends <= now:
+            self.process(now - 1, self.batches.popleft(), stepped)
+        return stepped
+
     def step(self, now: int) -> Stepped:
-        """One turn of the engine's loop, which stands still without work (v1/engine/core.py 1534-1540)."""
+        """What the engine's loop does at `now`; it stands still without work (v1/engine/core.py 1534-1540)."""
         stepped = Stepped()
         if self.scenario.pipelined:
             self.step_with_batch_queue(now, stepped)
+            begin = [batch.tokens() for batch in self.batches if batch.begins == now and batch.tokens()]
+            stepped.scheduled = dict(*begin)
         elif self.scheduler.has_requests():  # v1/engine/core.py 657-687
-            self.process(now, self.schedule(now, stepped), stepped)
+            batch = self.schedule(now, stepped)
+            stepped.scheduled = dict(batch.tokens())
+            self.process(now, batch, stepped)
         return stepped
 
     def step_with_batch_queue(self, now: int, stepped: Stepped):
-        """v1/engine/core.py 698-812: schedule first, then look at the oldest batch if the queue is full.
+        """v1/engine/core.py 698-812: schedules until the queue is full, then waits for the oldest batch.
 
-        A schedule that gives nothing is queued too (751-759) and takes a step to come back, like any
-        other. The one exception: if it gave nothing and nothing is left to do, the oldest batch is
-        processed in this step although the queue is not full.
+        A schedule that gives nothing is queued too (751-759) and comes back once the batch before it has
+        ended. An engine that runs nothing then sleeps a millisecond (1613-1617): here, until the next step,
+        unless it preempted somebody, whose blocks the next schedule may give away.
         """
-        if self.scheduler.has_requests():
+        while self.scheduler.has_requests() and len(self.batches) < BATCHES_IN_FLIGHT:
             batch = self.schedule(now, stepped)
             self.batches.append(batch)
-            ran = bool(batch.output.num_scheduled_tokens)
-            if len(self.batches) < BATCHES_IN_FLIGHT and (ran or self.scheduler.has_requests()):
+            if batch.tokens():
+                continue
+            if batch.begins > now or not batch.output.preempted_req_ids:
                 return
-        if self.batches:
-            self.process(now, self.batches.popleft(), stepped)
+            self.process(now - 1, self.batches.pop(), stepped)
 
     def schedule(self, now: int, stepped: Stepped) -> Batch:
         output = self.scheduler.schedule()
         requests, metadata = self.scheduler.requests, output.kv_connector_metadata
-        stepped.scheduled = dict(output.num_scheduled_tokens)
+        scheduled = output.num_scheduled_tokens
+        begins = max(now, self.batches[-1].ends) if self.batches else now
+        sampling = {name for name in scheduled if not requests[name].is_prefill_chunk}
+        batch = Batch(output, sampling, begins, begins + bool(scheduled))
         # Each is put before the others in `waiting`, so the last one stands first.
         preempted = set(output.preempted_req_ids or ())
-        stepped.preempted = [r.request_id for r in self.scheduler.waiting if r.request_id in preempted][::-1]
-        self.note_schedule(now, stepped, metadata)
+        preempted = [r.request_id for r in self.scheduler.waiting if r.request_id in preempted][::-1]
+        stepped.preempted += preempted
+        stepped.changed |= bool(scheduled or preempted)
+        self.note_schedule(now, batch, preempted, metadata)
         stepped.free = self.free()
-        report = NOTHING if metadata is None else self.workers.run(self.name, now, metadata)
-        stepped.started = report.started
-        sampling = {name for name in stepped.scheduled if not requests[name].is_prefill_chunk}
-        return Batch(output, sampling, report)
+        if metadata is not None:
+            stepped.started += self.workers.start(self.name, now, metadata)
+        return batch
 
     def process(self, now: int, batch: Batch, stepped: Stepped):
-        names = list(batch.output.num_scheduled_tokens)
-        report = batch.report
-        transfers = KVConnectorOutput(finished_sending=report.sent, finished_recving=report.received)
-        for name in report.received:
+        names = list(batch.tokens())
+        sent, received = self.workers.ended(self.name, now)
+        stepped.changed |= bool(sent or received)
+        transfers = KVConnectorOutput(finished_sending=sent, finished_recving=received)
+        for name in received:
             self.legs[name].read_done = now
         outputs = self.scheduler.update_from_output(
             batch.output,
@@ -205,9 +224,9 @@ class Engine:
             return []
         return [self.scenario.answered(name, request.num_output_tokens)]
 
-    def note_schedule(self, now: int, stepped: Stepped, metadata):
-        requests = self.scheduler.requests
-        for name in stepped.preempted:
+    def note_schedule(self, now: int, batch: Batch, preempted: list[str], metadata):
+        requests, scheduled = self.scheduler.requests, batch.tokens()
+        for name in preempted:
             self.legs[name].preempted.append(now)
         # Aborted requests are in `reqs_to_recv` too, and no longer in `requests`.
         for name, read in metadata.reqs_to_recv.items() if metadata else ():
@@ -216,15 +235,15 @@ class Engine:
                 (to_fill,) = read.local_block_ids
                 leg = self.legs[name]
                 leg.park, leg.hit = now, (len(blocks) - len(to_fill)) * self.block
-        for request in (*self.scheduler.kv_holding_waiting, *(requests[name] for name in stepped.scheduled)):
+        for request in (*self.scheduler.kv_holding_waiting, *(requests[name] for name in scheduled)):
             leg = self.legs[request.request_id]
             parked = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
             if leg.park is not None and leg.promote is None and not parked:
                 leg.promote = now
-        for name, tokens in stepped.scheduled.items():
+        for name, tokens in scheduled.items():
             leg, cached = self.legs[name], requests[name].num_computed_tokens - tokens
             if leg.admit is None:
-                leg.admit = now
+                leg.admit = batch.begins
                 leg.hit = cached if leg.hit is None else leg.hit
             elif len(leg.resumed_hit) < len(leg.preempted):
                 leg.resumed_hit.append(cached)

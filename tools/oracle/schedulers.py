@@ -24,8 +24,8 @@ PREFILL = {
     "remote_host": None,
     "remote_port": None,
 }
-# Steps without any change after which nothing can change: a schedule, its output's processing one
-# step later, and one to see that both gave nothing.
+# Steps without any change after which nothing can change: a schedule, its output, and one to see
+# that both gave nothing.
 QUIET_STEPS = 3
 PREFILL_EVENTS = ("arrive", "admit", "hit", "finish", "free", "preempted")
 
@@ -33,10 +33,11 @@ PREFILL_EVENTS = ("arrive", "admit", "hit", "finish", "free", "preempted")
 class Run:
     """One scenario on its engines, in lockstep. Of a step, in this order:
 
-    1. arrivals, in the order of the list,
-    2. hand-overs: what the prefillers answered in the last step goes to the decoders, in that order,
-    3. aborts, in the order of the list,
-    4. the prefillers step in order, then the decoders.
+    1. the output of what the last step computed, where engines plan ahead (a sync one has processed it),
+    2. arrivals, in the order of the list,
+    3. hand-overs: what the prefillers answered in the last step goes to the decoders, in that order,
+    4. aborts, in the order of the list,
+    5. the prefillers step in order, then the decoders.
     """
 
     def __init__(self, scenario: Scenario):
@@ -60,13 +61,16 @@ class Run:
     def run(self) -> dict:
         step, quiet = 0, 0
         while step < self.scenario.steps_max:
+            landed = {name: engine.land(step) for name, engine in self.engines.items()}
+            for name, done in landed.items():
+                self.follow(step, name, done)
             self.begin(step)
             stepped = {name: engine.step(step) for name, engine in self.engines.items()}
             for name, done in stepped.items():
                 self.follow(step, name, done)
             if self.scenario.trace:
                 self.draw(step, stepped)
-            quiet = 0 if self.lively(stepped) else quiet + 1
+            quiet = 0 if self.lively([*landed.values(), *stepped.values()]) else quiet + 1
             step += 1
             if quiet >= QUIET_STEPS:
                 # Nothing moves until something comes from outside: the steps between are all alike.
@@ -103,13 +107,13 @@ class Run:
         if self.engines[name] in self.prefillers:
             self.handovers += done.finished
 
-    def lively(self, stepped: dict[str, Stepped]) -> bool:
+    def lively(self, done: list[Stepped]) -> bool:
         """Whether something happened, or will without anything coming from outside."""
         return (
             bool(self.handovers)
             or self.workers.pending()
-            or any(done.scheduled or done.preempted or done.finished for done in stepped.values())
-            or any(not batch.empty() for engine in self.engines.values() for batch in engine.batches)
+            or any(one.changed or one.finished for one in done)
+            or any(batch.tokens() for engine in self.engines.values() for batch in engine.batches)
         )
 
     def outside(self) -> list[int]:

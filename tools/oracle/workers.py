@@ -1,8 +1,8 @@
 """What the workers of all engines would do about transfers, in steps instead of bytes.
 
 vLLM's scheduler tells its worker in the connector metadata of a step what to transfer, and learns in
-the output of a step what has ended. A worker runs the batch scheduled in step `s` in step `s`: it
-starts what the metadata asks for, then reports what has ended by then.
+the output of a step what has ended. What is asked for in step `s` starts in `s`, and the output of a
+step reports what has ended by then.
 
     pull   D's step s            the read is posted
            D's step s + k        reported to D as received; D notifies P
@@ -20,16 +20,6 @@ hashes: a run is the same every time.
 """
 
 from collections import defaultdict
-from typing import NamedTuple
-
-
-class Report(NamedTuple):
-    """What one worker reports in the output of one step: request ids."""
-
-    sent: list[str]
-    received: list[str]
-    # Transfers that start in this step, of whatever engine's request: (decoder, request id).
-    started: list[tuple[str, str]]
 
 
 class Pull:
@@ -44,12 +34,12 @@ class Pull:
         """Whether some engine will be told something."""
         return any(self.sent.values()) or any(self.received.values())
 
-    def run(self, engine: str, step: int, metadata) -> Report:
-        """Runs one step of one engine's worker."""
-        started = self.start(engine, step, metadata)
-        return Report(due(self.sent[engine], step), due(self.received[engine], step), started)
+    def ended(self, engine: str, step: int) -> tuple[list[str], list[str]]:
+        """What has ended by a step on one engine: request ids sent, and received."""
+        return due(self.sent[engine], step), due(self.received[engine], step)
 
     def start(self, engine: str, step: int, metadata) -> list[tuple[str, str]]:
+        """Starts what one engine's scheduler asks for in a step: (decoder, request id), whose ever they are."""
         started = []
         for request_id, read in metadata.reqs_to_recv.items():
             done = step

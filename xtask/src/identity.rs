@@ -131,10 +131,8 @@ enum Compared {
 fn lengthen_decodes(block: &mut Block) {
     for stmt in block {
         match &mut stmt.kind {
-            StmtKind::Run(run) if run.mode == Some(Mode::Decode) => {
-                let work = std::mem::replace(&mut run.work, Expr::Number(Number(16.0)));
-                run.work = Expr::Binary(Binary::Multiply, Box::new(work), Box::new(Expr::Number(Number(16.0))));
-            }
+            StmtKind::Run(run) if run.mode == Some(Mode::Decode) => lengthen(&mut run.work),
+            StmtKind::Run(run) => run.then.iter_mut().for_each(|then| lengthen(&mut then.work)),
             StmtKind::Hold(hold) => lengthen_decodes(&mut hold.body),
             StmtKind::Branch { then, otherwise, .. } => {
                 lengthen_decodes(then);
@@ -144,6 +142,12 @@ fn lengthen_decodes(block: &mut Block) {
             _ => {}
         }
     }
+}
+
+fn lengthen(work: &mut Expr) {
+    let sixteen = || Expr::Number(Number(16.0));
+    let before = std::mem::replace(work, sixteen());
+    *work = Expr::Binary(Binary::Multiply, Box::new(before), Box::new(sixteen()));
 }
 
 fn files() -> Result<Vec<PathBuf>, String> {

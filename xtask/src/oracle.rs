@@ -131,6 +131,7 @@ pub fn text(seed: u64) -> String {
     for (name, values) in &lists {
         let _ = writeln!(text, "let {name} = {values:?};");
     }
+    let _ = writeln!(text, "let pipelined = {};", u8::from(dice.chance(50)));
     text
 }
 
@@ -145,6 +146,8 @@ struct Met {
     /// Chunks of local prompts beside a parked request.
     chunked_beside_remote: u64,
     hits: u64,
+    /// Scenarios with asynchronous scheduling.
+    asynchronous: u64,
     /// By where a request was when its client went away.
     aborted: BTreeMap<&'static str, u64>,
 }
@@ -161,6 +164,7 @@ const STATES: [(&str, &[&str], &[&str]); 6] = [
 
 impl Met {
     fn add(&mut self, scenario: &Scenario, story: &Story) {
+        self.asynchronous += u64::from(scenario.mode == "async");
         let event = |request: usize, name: &str| story.requests[request].events.get(name).copied();
         for at in 0..scenario.requests.len() {
             self.preempted += u64::from(!story.requests[at].preempted.is_empty());
@@ -281,10 +285,11 @@ pub fn oracle(arguments: &Arguments) -> Result<String, String> {
     if let Some(path) = &arguments.record {
         Recorded::write(&written, path).map_err(refuse)?;
     }
-    let Met { preempted, preempted_twice, evicted, parked_many, chunked_beside_remote, hits, aborted } = met;
+    let Met { preempted, preempted_twice, evicted, parked_many, chunked_beside_remote, hits, asynchronous, aborted } =
+        met;
     let aborted: Vec<String> = aborted.iter().map(|(state, count)| format!("{count} {state}")).collect();
     Ok(format!(
-        "{scenarios} random scenarios, {requests} requests, {compared} steps of engines: the same as vLLM 0.32.0's schedulers\n\
+        "{scenarios} random scenarios ({asynchronous} asynchronous), {requests} requests, {compared} steps of engines: the same as vLLM 0.32.0's schedulers\n\
          met: {preempted} preempted on a decoder, {preempted_twice} of them more than once; {hits} hits, {evicted} that eviction cost; {parked_many} parked beside three or more; {chunked_beside_remote} chunks of local prompts beside a parked request\n\
          clients gone while their request was: {}",
         aborted.join(", ")

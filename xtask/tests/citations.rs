@@ -36,16 +36,30 @@ fn every_rule_is_one_and_cites_and_is_shown() {
 #[test]
 fn every_scenario_is_a_variant_that_compiles() {
     let mut count = 0;
-    for kind in ["colocated", "pull", "push"] {
+    for kind in ["colocated", "pull", "push", "asynchronous"] {
         for file in fs::read_dir(program::root().join("tests/oracle").join(kind)).expect("the folder is there") {
             let path = file.expect("it can be read").path();
             let text = fs::read_to_string(&path).expect("it can be read");
-            let program = if kind == "colocated" { "colocated" } else { "prefill_decode" };
+            let varies = |program: &str| text.contains(&format!("\nvary \"../{program}.sq\";\n"));
             assert!(text.starts_with("// "), "{} does not say what it shows", path.display());
-            assert!(text.contains(&format!("\nvary \"../{program}.sq\";\n")), "{} is no variant", path.display());
+            let right = match kind {
+                "colocated" => varies("colocated"),
+                "asynchronous" => varies("colocated") || varies("prefill_decode"),
+                _ => varies("prefill_decode"),
+            };
+            assert!(right, "{} is no variant", path.display());
             let program = program::read(&path, &Settings::default()).unwrap_or_else(|wrong| panic!("{wrong}"));
             let scenario = Scenario::of(&program).unwrap_or_else(|wrong| panic!("{wrong:?}"));
-            assert_eq!(scenario.transfer == "push", kind == "push", "{}", path.display());
+            if kind == "asynchronous" {
+                assert_eq!(scenario.mode, "async", "{}", path.display());
+            } else {
+                assert_eq!(
+                    (&scenario.mode[..], scenario.transfer == "push"),
+                    ("sync", kind == "push"),
+                    "{}",
+                    path.display()
+                );
+            }
             count += 1;
         }
     }

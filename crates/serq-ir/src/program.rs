@@ -255,6 +255,17 @@ pub struct Step {
     pub memory: Option<u32>,
     /// Who is served first.
     pub serve: Serve,
+    /// Whether an iteration is planned while the one before it runs; `None`: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asynchronous: Option<Asynchronous>,
+}
+
+/// `asynchronous 1`: iterations are planned one ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Asynchronous {
+    /// `fenced`: what a planned iteration writes to is given back when that is over.
+    pub fenced: bool,
 }
 
 /// Serve rule of a step stage. `decode first` is written as `by (decoding ? 0 : 1)`.
@@ -522,6 +533,19 @@ pub struct RunStmt {
     pub work: Expr,
     /// The pool whose innermost hold grows with the tokens.
     pub growing: Option<PoolRef>,
+    /// Of a prefill that goes on as a decode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Then>,
+}
+
+/// `{ … } decode (n)`: how a prefill goes on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Then {
+    /// What is noted once the prefill is over: sets, observes and branches.
+    pub body: Block,
+    /// Tokens to decode, read when the run begins.
+    pub work: Expr,
 }
 
 /// What tokens on a step stage are.
@@ -676,6 +700,7 @@ impl Stmt {
                 run.stages.iter().flat_map(|s| &s.member).for_each(|m| visit(m));
                 visit(&run.work);
                 run.growing.iter().flat_map(|p| &p.member).for_each(|m| visit(m));
+                run.then.iter().for_each(|then| visit(&then.work));
             }
             StmtKind::Branch { test, .. } => visit(test),
             StmtKind::Choose { count, keys, .. } => {
@@ -697,9 +722,19 @@ pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
                 each_stmt(otherwise, visit);
             }
             StmtKind::Loop { body } | StmtKind::Shielded { body } => each_stmt(body, visit),
+            StmtKind::Run(run) => run.then.iter().for_each(|then| each_stmt(&then.body, visit)),
             _ => {}
         }
     }
+}
+
+/// The first statement of a block that does more than note: set, observe or choose a way.
+pub fn beyond_notes(block: &[Stmt]) -> Option<&Stmt> {
+    block.iter().find_map(|stmt| match &stmt.kind {
+        StmtKind::Set { .. } | StmtKind::Observe { .. } => None,
+        StmtKind::Branch { then, otherwise, .. } => beyond_notes(then).or_else(|| beyond_notes(otherwise)),
+        _ => Some(stmt),
+    })
 }
 
 /// Variables that exist at certain moments.

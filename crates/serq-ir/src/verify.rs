@@ -398,6 +398,13 @@ impl Verifier<'_> {
                 if let Some(pool) = &run.growing {
                     held(body, pool, "growing")?;
                 }
+                if let Some(then) = &run.then {
+                    ensure(run.mode == Some(Mode::Prefill), || "only a prefill goes on as a decode".into())?;
+                    ensure(beyond_notes(&then.body).is_none(), || {
+                        "between a prefill and its decode is more than `set`, `observe` and `branch`".into()
+                    })?;
+                    self.block(&then.body, body)?;
+                }
                 self.run_stmt(run)
             }
             StmtKind::Branch { test, then, otherwise, .. } => {
@@ -447,6 +454,9 @@ impl Verifier<'_> {
         self.expr(&run.work, Moment::Session)?;
         if let Some(pool) = &run.growing {
             self.pool_ref(pool, Moment::Session)?;
+        }
+        if let Some(then) = &run.then {
+            self.expr(&then.work, Moment::Session)?;
         }
         for stage in &run.stages {
             self.stage_ref(stage, Moment::Session)?;

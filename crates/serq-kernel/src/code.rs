@@ -118,6 +118,7 @@ pub(crate) struct StepCode {
     pub(crate) cost: Expr,
     pub(crate) memory: Option<u32>,
     pub(crate) exclusive_prefill: bool,
+    pub(crate) asynchronous: Option<ir::Asynchronous>,
     pub(crate) only: Option<Expr>,
     pub(crate) by: Vec<Expr>,
     /// Pools whose queues it serves, in declaration order.
@@ -158,6 +159,8 @@ pub(crate) enum Op {
     /// … to here.
     Unshield,
     Run(Box<RunCode>),
+    /// The end of what is noted between a prefill and its decode.
+    Noted,
     Branch {
         test: Expr,
         chance: bool,
@@ -180,6 +183,8 @@ pub(crate) struct HoldCode {
     pub(crate) reuse: Option<Expr>,
     pub(crate) cache: Option<Expr>,
     pub(crate) lease: Option<LeaseCode>,
+    /// Its scope's end.
+    pub(crate) over: u32,
     /// Units and reserves read attributes, the hold's own pools (their queues aside), and
     /// what the stage that serves it has left; so a refusal lasts until one of these changes.
     pub(crate) steady: bool,
@@ -205,6 +210,10 @@ pub(crate) struct RunCode {
     pub(crate) mode: Option<ir::Mode>,
     pub(crate) work: Expr,
     pub(crate) growing: Option<PoolRef>,
+    /// The decode it goes on as. What is noted in between stands behind the run.
+    pub(crate) then: Option<Expr>,
+    /// What the session does behind it.
+    pub(crate) next: u32,
 }
 
 impl Code {
@@ -392,12 +401,7 @@ impl<'a> Builder<'a> {
             ir::StmtKind::Release { pool, after } => {
                 Op::Release(self.pool_ref(pool), after.as_ref().map(|e| self.expr(e)))
             }
-            ir::StmtKind::Run(run) => Op::Run(Box::new(RunCode {
-                stages: run.stages.iter().map(|s| self.stage_ref(s)).collect(),
-                mode: run.mode,
-                work: self.expr(&run.work),
-                growing: run.growing.as_ref().map(|p| self.pool_ref(p)),
-            })),
+            ir::StmtKind::Run(run) => return self.run(at, run),
             ir::StmtKind::Choose { attribute, count, keys } => {
                 let tracked = self.choices.track(self.program, &self.families, *attribute, count, keys);
                 let keys_of_each = choice::keys_of_each(&self.families, *attribute, count, keys);
@@ -406,8 +410,12 @@ impl<'a> Builder<'a> {
             }
             ir::StmtKind::Hold(hold) => {
                 let code = self.hold(hold);
-                self.push(at, Op::Hold(Box::new(code)));
+                let begins = self.push(at, Op::Hold(Box::new(code)));
                 self.block(&hold.body);
+                let over = self.here();
+                if let Op::Hold(code) = &mut self.ops[begins] {
+                    code.over = over;
+                }
                 Op::Close
             }
             ir::StmtKind::Branch { test, chance, then, otherwise } => {
@@ -439,6 +447,26 @@ impl<'a> Builder<'a> {
         self.push(at, op);
     }
 
+    fn run(&mut self, at: Place, run: &ir::RunStmt) {
+        let code = RunCode {
+            stages: run.stages.iter().map(|s| self.stage_ref(s)).collect(),
+            mode: run.mode,
+            work: self.expr(&run.work),
+            growing: run.growing.as_ref().map(|p| self.pool_ref(p)),
+            then: run.then.as_ref().map(|then| self.expr(&then.work)),
+            next: 0,
+        };
+        let begins = self.push(at, Op::Run(Box::new(code)));
+        if let Some(then) = &run.then {
+            self.block(&then.body);
+            self.push(at, Op::Noted);
+        }
+        let here = self.here();
+        if let Op::Run(code) = &mut self.ops[begins] {
+            code.next = here;
+        }
+    }
+
     fn hold(&self, hold: &ir::Hold) -> HoldCode {
         let grabs = hold.grabs.iter().map(|grab| GrabCode {
             pool: self.pool_ref(&grab.pool),
@@ -454,6 +482,7 @@ impl<'a> Builder<'a> {
             grabs: grabs.collect(),
             reuse: hold.reuse.as_ref().map(|e| self.expr(e)),
             cache: hold.cache.as_ref().map(|e| self.expr(e)),
+            over: 0,
             lease: hold.lease.as_ref().map(|l| LeaseCode {
                 grab: l.grab as usize,
                 time: self.expr(&l.time),
@@ -589,14 +618,17 @@ impl<'a> Builder<'a> {
             !reads.live() && !reads.draws
         };
         let watched = self.program.gauges.iter().any(|gauge| watches_steps(&gauge.value, family));
-        let leaps =
-            !watched && serve.is_empty() && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch);
+        let leaps = !watched
+            && serve.is_empty()
+            && step.asynchronous.is_none()
+            && [&step.cost, &step.budget, &step.chunk].into_iter().all(depends_on_batch);
         StepCode {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
             cost: self.expr(&step.cost),
             memory: step.memory.map(|family| self.pair(self.families.pools[family as usize], member)),
             exclusive_prefill: step.serve.exclusive_prefill,
+            asynchronous: step.asynchronous,
             only: step.serve.only.as_ref().map(|e| self.expr(e)),
             by: self.exprs(&step.serve.by),
             via: Vec::new(),

@@ -78,6 +78,14 @@ pub(crate) struct Lease {
     pub(crate) released: bool,
     /// How much later it ends once its session was cancelled.
     pub(crate) abandoned: Option<f64>,
+    /// It is no lease but what a planned step writes to: given back once that many are over.
+    pub(crate) fence: Option<u64>,
+}
+
+impl Lease {
+    pub(crate) fn fenced(hold: OpenHold, share: Share, step: u64) -> Self {
+        Self { hold, share, timer: None, until: f64::INFINITY, released: true, abandoned: None, fence: Some(step) }
+    }
 }
 
 impl<'p> Kernel<'p> {
@@ -388,7 +396,7 @@ impl<'p> Kernel<'p> {
                 Ok(true)
             }
             Room::GrowerGone => Ok(false),
-            Room::Awaited => {
+            Room::Awaited | Room::Fenced => {
                 let session = &mut self.sessions[slot as usize];
                 session.status = Status::Growing(pool);
                 session.pc += 1;
@@ -484,6 +492,17 @@ impl<'p> Kernel<'p> {
             (session.preempted_hold, session.reached) = (None, 0.0);
         }
         self.retry_pools(world)
+    }
+
+    /// The same of a hold that was preempted when all of it was computed.
+    pub(crate) fn end_preempted_hold(&mut self, slot: u32, pc: u32) {
+        self.set_attribute(slot, BuiltIn::Computed as u32, 0.0);
+        let over = self.hold_code(pc).over;
+        let session = &mut self.sessions[slot as usize];
+        session.preempted_at.retain(|(pool, _)| !session.members.contains(pool));
+        session.resumes = None;
+        (session.preempted_hold, session.reached) = (None, 0.0);
+        session.pc = over + 1;
     }
 
     /// The session came to the end of what it wanted of the pool: a later preemption there is

@@ -441,10 +441,13 @@ impl<'p> Kernel<'p> {
 
     /// The running iteration of a step stage: (session's serial, tokens) in serve order.
     pub fn planned(&self, stage: u32) -> impl Iterator<Item = (u64, f64)> {
-        self.stages[stage as usize].engine.plan.iter().map(|&job| {
+        let engine = &self.stages[stage as usize].engine;
+        let ahead = engine.flights.front().into_iter().flat_map(|flight| &flight.entries);
+        let plan = engine.plan.iter().map(|&job| {
             let job = &self.jobs[job as usize];
             (self.sessions[job.session as usize].serial, job.planned)
-        })
+        });
+        ahead.map(|entry| (entry.serial, entry.tokens)).chain(plan)
     }
 
     /// The kind of a stage member: `fifo`, `ps`, `shared`, `delay`, `step`.

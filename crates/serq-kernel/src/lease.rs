@@ -38,7 +38,15 @@ impl Kernel<'_> {
         }
         let timer = (time < f64::INFINITY).then(|| self.start_timer(world, slot, time));
         let until = self.now + time;
-        self.sessions[slot as usize].leases.push(Lease { hold, share, timer, until, released: false, abandoned });
+        self.sessions[slot as usize].leases.push(Lease {
+            hold,
+            share,
+            timer,
+            until,
+            released: false,
+            abandoned,
+            fence: None,
+        });
         let units = self.pools[share.pool as usize].units(share.quanta);
         self.tell_move(world, slot, Move::Leased { pool: share.pool, units });
         Ok(())
@@ -120,11 +128,16 @@ impl Kernel<'_> {
         let leases = &self.sessions[slot as usize].leases;
         let lease = leases.iter().position(|l| l.timer == Some(timer)).expect("a timer belongs to a lease");
         self.end_lease(world, slot, lease)?;
+        self.free_if_over(slot);
+        Ok(())
+    }
+
+    /// A session's place is free once its last lease has outlived it.
+    pub(crate) fn free_if_over(&mut self, slot: u32) {
         let session = &self.sessions[slot as usize];
         if session.status == Status::Over && session.leases.is_empty() {
             self.orphan_entries(slot);
             self.free_slots.push(slot);
         }
-        Ok(())
     }
 }

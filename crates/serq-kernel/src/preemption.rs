@@ -31,6 +31,8 @@ pub(crate) enum Room {
     Awaited,
     /// The grower was its own victim.
     GrowerGone,
+    /// The victim is in a planned step that writes to its blocks: not now.
+    Fenced,
 }
 
 impl Kernel<'_> {
@@ -45,6 +47,9 @@ impl Kernel<'_> {
                 return Ok(Room::Awaited);
             }
             let Some(victim) = self.victim(world, pool)? else { return Ok(Room::Awaited) };
+            if self.is_fenced(victim) {
+                return Ok(Room::Fenced);
+            }
             self.preempt(world, victim, pool)?;
             if victim == grower {
                 return Ok(Room::GrowerGone);
@@ -142,18 +147,36 @@ impl Kernel<'_> {
         if self.stages[job.stages[0] as usize].engine.running { job.planned } else { 0.0 }
     }
 
+    /// Whether a planned step writes to what a session holds, and nobody else may before it is over.
+    pub(crate) fn is_fenced(&self, slot: u32) -> bool {
+        let Status::Serving(job) = self.sessions[slot as usize].status else { return false };
+        let stage = self.jobs[job as usize].stages[0];
+        let fenced = self.step_code(stage).and_then(|step| step.asynchronous).is_some_and(|a| a.fenced);
+        fenced && self.is_ahead(stage, job)
+    }
+
+    /// Takes what a resident will decode in planned steps off its position, and answers how much that is:
+    /// its blocks are as of the steps that are over.
+    pub(crate) fn uncount_ahead(&mut self, job: u32) -> f64 {
+        let tokens = self.decodes_ahead(self.jobs[job as usize].stages[0], job);
+        self.jobs[job as usize].slack += tokens;
+        tokens
+    }
+
     /// Takes a session's innermost hold on the pool away.
     fn preempt<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
         let share = self.innermost_share(slot, pool).expect("a victim has a share of the pool");
         let at = self.hold_of_share(slot, share);
         // Somebody's `grow` may come while the victim's iteration runs: its tokens are
         // computed by then, unlike those of an iteration still being planned.
+        let mut ahead = 0.0;
         if let Status::Serving(id) = self.sessions[slot as usize].status {
             self.catch_up(world, self.jobs[id as usize].stages[0]);
             let tokens = self.in_flight(&self.jobs[id as usize]);
             let job = &mut self.jobs[id as usize];
             job.slack -= tokens;
             job.moved |= tokens > 0.0;
+            ahead = self.uncount_ahead(id);
         }
         self.detach(world, slot);
         self.tell_move(world, slot, Move::Preempted { pool });
@@ -162,7 +185,7 @@ impl Kernel<'_> {
             self.give_back_innermost(world, slot, None, true)?;
         }
         let hold = self.sessions[slot as usize].holds[at];
-        let position = self.computed_position(hold, self.sessions[slot as usize].shares[share as usize], true);
+        let position = self.computed_position(hold, self.sessions[slot as usize].shares[share as usize], true) + ahead;
         let first = hold.shares as usize;
         let session = &mut self.sessions[slot as usize];
         session.members.clear();

@@ -18,15 +18,16 @@
 
 use std::cell::Cell;
 
-use serq_ir::BuiltIn;
+use serq_ir::{BuiltIn, Mode};
 
 use crate::choice::ChoiceCode;
 use crate::code::{Op, RunCode, Simple, SimpleOp};
-use crate::expression::{Draws, Frame, PoolRef};
+use crate::expression::{Draws, Expr, Frame, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::HOLDERS;
 use crate::prefix::Prompt;
+use crate::stage::Then;
 use crate::world::{Action, Arrival, Fault, Move, Result, TraceTurn, World};
 
 /// A session may become ready this often in one instant.
@@ -232,27 +233,8 @@ impl Kernel<'_> {
             let at = pc;
             ran += 1;
             match &code.ops[at as usize] {
-                Op::Set(attribute, value) => {
-                    let value = self.eval(world, value, &frame);
-                    self.set_attribute(slot, *attribute, value);
-                    pc += 1;
-                }
-                Op::Observe(observe, value) => {
-                    let value = self.eval(world, value, &frame);
-                    self.observe(world, slot, *observe, value);
-                    pc += 1;
-                }
-                Op::Branch { test, chance, otherwise } => {
-                    let test = self.eval(world, test, &frame);
-                    let taken = if *chance {
-                        self.chance(world, test, &frame)
-                    } else if test == 1.0 || test == 0.0 {
-                        test == 1.0
-                    } else {
-                        self.sessions[slot as usize].pc = pc;
-                        return Err(self.fault_guard(test, slot));
-                    };
-                    pc = if taken { pc + 1 } else { *otherwise };
+                op @ (Op::Set(..) | Op::Observe(..) | Op::Branch { .. }) => {
+                    pc = self.run_note(world, slot, op, pc, &frame)?;
                 }
                 Op::Jump(to) => {
                     self.count_statements(slot, pc, &mut ran)?;
@@ -273,6 +255,50 @@ impl Kernel<'_> {
                 self.sessions[slot as usize].pc = at;
                 return self.check_fault();
             }
+        }
+    }
+
+    /// An operation that sets, observes or branches. Answers which one comes next.
+    #[inline(always)]
+    fn run_note<W: World>(&mut self, world: &mut W, slot: u32, op: &Op, pc: u32, frame: &Frame<'_>) -> Result<u32> {
+        match op {
+            Op::Set(attribute, value) => {
+                let value = self.eval(world, value, frame);
+                self.set_attribute(slot, *attribute, value);
+            }
+            Op::Observe(observe, value) => {
+                let value = self.eval(world, value, frame);
+                self.observe(world, slot, *observe, value);
+            }
+            Op::Branch { test, chance, otherwise } => {
+                let test = self.eval(world, test, frame);
+                let taken = if *chance {
+                    self.chance(world, test, frame)
+                } else if test == 1.0 || test == 0.0 {
+                    test == 1.0
+                } else {
+                    self.sessions[slot as usize].pc = pc;
+                    return Err(self.fault_guard(test, slot));
+                };
+                return Ok(if taken { pc + 1 } else { *otherwise });
+            }
+            _ => unreachable!("it sets, observes or branches"),
+        }
+        Ok(pc + 1)
+    }
+
+    /// A prefill is over: what is noted of that, whatever its session does meanwhile.
+    pub(crate) fn run_notes<W: World>(&mut self, world: &mut W, slot: u32, notes: u32) -> Result<()> {
+        let code = self.code;
+        let frame = Frame::session(slot);
+        let mut at = notes;
+        loop {
+            at = match &code.ops[at as usize] {
+                Op::Noted => return Ok(()),
+                Op::Jump(to) => *to,
+                op => self.run_note(world, slot, op, at, &frame)?,
+            };
+            self.check_fault()?;
         }
     }
 
@@ -358,7 +384,7 @@ impl Kernel<'_> {
                 let count = self.eval(world, &choice.count, frame);
                 self.choose(world, slot, choice, count)?;
             }
-            Op::Set(..) | Op::Observe(..) | Op::Branch { .. } | Op::Jump(_) => {
+            Op::Set(..) | Op::Observe(..) | Op::Branch { .. } | Op::Jump(_) | Op::Noted => {
                 unreachable!("they are run where they are met")
             }
         }
@@ -459,7 +485,36 @@ impl Kernel<'_> {
             let stage = self.stage_member(world, stage, &frame);
             stages.push(stage);
         }
-        let mut work = self.eval(world, &run.work, &frame);
+        let mut work = self.work(world, slot, &run.work, &frame)?;
+        let mut mode = run.mode;
+        let mut then = None;
+        if let Some(decode) = &run.then {
+            let (tokens, notes) = (self.work(world, slot, decode, &frame)?, self.sessions[slot as usize].pc + 1);
+            if work > 0.0 {
+                then = Some(Then { tokens, notes });
+            } else {
+                self.run_notes(world, slot, notes)?;
+                (mode, work) = (Some(Mode::Decode), tokens);
+            }
+        }
+        let growing = match &run.growing {
+            Some(pool) if work > 0.0 => Some(self.growing_share(world, slot, pool)?),
+            _ => None,
+        };
+        // The session goes on behind this statement, whenever that is.
+        self.sessions[slot as usize].pc = run.next;
+        if work == 0.0 {
+            self.ready(slot)?;
+        } else {
+            self.add_job(world, slot, &stages, mode, work, growing, then);
+        }
+        self.run_stages = stages;
+        Ok(())
+    }
+
+    /// The work of a run, where negative work is none.
+    fn work<W: World>(&mut self, world: &mut W, slot: u32, work: &Expr, frame: &Frame<'_>) -> Result<f64> {
+        let work = self.eval(world, work, frame);
         self.check_fault()?;
         if work.is_nan() {
             return Err(self.fault_at("the work of a run is NaN".into(), slot));
@@ -469,21 +524,9 @@ impl Kernel<'_> {
                 return Err(self.fault_at(format!("the work of a run is {work}"), slot));
             }
             self.clamped += 1;
-            work = 0.0;
+            return Ok(0.0);
         }
-        let growing = match &run.growing {
-            Some(pool) if work > 0.0 => Some(self.growing_share(world, slot, pool)?),
-            _ => None,
-        };
-        // The session goes on behind this statement, whenever that is.
-        self.sessions[slot as usize].pc += 1;
-        if work == 0.0 {
-            self.ready(slot)?;
-        } else {
-            self.add_job(world, slot, &stages, run.mode, work, growing);
-        }
-        self.run_stages = stages;
-        Ok(())
+        Ok(work)
     }
 
     fn growing_share<W: World>(&mut self, world: &mut W, slot: u32, pool: &PoolRef) -> Result<u32> {
@@ -550,11 +593,20 @@ impl Kernel<'_> {
 
     /// The end of a session that was cancelled, wherever it is.
     pub(crate) fn cancel<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        let mut fence = None;
         if let Status::Serving(job) = self.sessions[slot as usize].status {
             // What it computed until now counts.
-            self.catch_up(world, self.jobs[job as usize].stages[0]);
+            let stage = self.jobs[job as usize].stages[0];
+            self.catch_up(world, stage);
+            self.uncount_ahead(job);
+            if self.is_fenced(slot) {
+                fence = self.step_code(stage).and_then(|step| Some((stage, step.memory?)));
+            }
         }
         self.detach(world, slot);
+        if let Some((stage, memory)) = fence {
+            self.raise_fence(slot, stage, memory);
+        }
         self.end_session(world, slot)?;
         self.retry_pools(world)
     }

@@ -64,6 +64,15 @@ pub(crate) struct Job {
     pub(crate) due: f64,
     /// Its place in its first stage's `serving`.
     place: u32,
+    /// What a prefill does when it is over.
+    pub(crate) then: Option<Then>,
+}
+
+/// A prefill's decode, and the operations by which the prefill's end is noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Then {
+    pub(crate) tokens: f64,
+    pub(crate) notes: u32,
 }
 
 impl Job {
@@ -89,6 +98,7 @@ impl Job {
             since: 0.0,
             due: f64::INFINITY,
             place: NOWHERE,
+            then: None,
         }
     }
 
@@ -161,6 +171,7 @@ impl Estimates {
 
 impl Kernel<'_> {
     /// A session's run begins on its stage, or as a flow over several.
+    #[allow(clippy::too_many_arguments, reason = "the clauses of one statement")]
     pub(crate) fn add_job<W: World>(
         &mut self,
         world: &mut W,
@@ -169,8 +180,10 @@ impl Kernel<'_> {
         mode: Option<Mode>,
         work: f64,
         growing: Option<u32>,
+        then: Option<Then>,
     ) {
         let job = self.new_job(session, stages, mode, work, growing);
+        self.jobs[job as usize].then = then;
         if session != NOBODY {
             self.sessions[session as usize].status = Status::Serving(job);
             for (at, &stage) in stages.iter().enumerate() {
@@ -209,7 +222,7 @@ impl Kernel<'_> {
         if work == 0.0 {
             return Ok(());
         }
-        self.add_job(world, NOBODY, &[stage], None, work, None);
+        self.add_job(world, NOBODY, &[stage], None, work, None, None);
         Ok(())
     }
 

@@ -25,8 +25,11 @@
 //! - A resident's remaining work, slack and latest token are in its job while it is there
 //!   (one cache line), and go back to its session when it leaves.
 
+use std::collections::VecDeque;
+
 use serq_ir::{Context, Mode};
 
+use crate::asynchronous::Flight;
 use crate::code::{StageCodeKind, StepCode};
 use crate::expression::{Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
@@ -34,8 +37,8 @@ use crate::leap::{Last, Leap};
 use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
 use crate::session::compare;
-use crate::stage::DONE;
-use crate::world::{Action, Fault, Purpose, Result, World};
+use crate::stage::{DONE, Then};
+use crate::world::{Action, Fault, Move, Purpose, Result, World};
 
 /// What a step stage is doing.
 #[derive(Debug)]
@@ -59,6 +62,12 @@ pub(crate) struct Engine {
     /// It is idle with work waiting and the last attempt scheduled nothing.
     pub(crate) idle_with_work: bool,
     pub(crate) leap: Leap,
+    /// Of an asynchronous one: the steps that are planned and not over, how many were planned
+    /// and are over, and which sessions wait for the end of which to give blocks back.
+    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) flights_planned: u64,
+    pub(crate) flights_over: u64,
+    pub(crate) fences: VecDeque<(u64, u32)>,
 }
 
 /// Figures of an iteration, as its cost reads them, by [`Context`].
@@ -83,7 +92,7 @@ pub(crate) struct Shown {
     pub(crate) prefills: bool,
     pub(crate) decoders: u32,
     /// All its jobs.
-    scheduled: u32,
+    pub(crate) scheduled: u32,
 }
 
 impl Default for Engine {
@@ -100,13 +109,21 @@ impl Default for Engine {
             iterations: 0,
             idle_with_work: false,
             leap: Leap::default(),
+            flights: VecDeque::new(),
+            flights_planned: 0,
+            flights_over: 0,
+            fences: VecDeque::new(),
         }
     }
 }
 
 impl Engine {
     pub(crate) fn scheduled(&self) -> usize {
-        if self.running { self.plan.len() } else { 0 }
+        match self.flights.front() {
+            Some(flight) => flight.entries.len(),
+            None if self.running => self.plan.len(),
+            None => 0,
+        }
     }
 }
 
@@ -133,7 +150,7 @@ impl Planning {
 }
 
 impl Kernel<'_> {
-    fn step_code(&self, stage: u32) -> Option<&StepCode> {
+    pub(crate) fn step_code(&self, stage: u32) -> Option<&StepCode> {
         match &self.code.stages[stage as usize].kind {
             StageCodeKind::Step(step) => Some(step),
             _ => None,
@@ -377,8 +394,16 @@ impl Kernel<'_> {
     fn plan_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<bool> {
         let code = self.code;
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(false) };
+        let begun = step.asynchronous.is_some() && self.begin_ahead(world, stage);
+        Ok(self.plan_anew(world, stage, step)? || begun)
+    }
+
+    fn plan_anew<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode) -> Result<bool> {
         self.unwatch_pools(stage);
         if !self.has_work(stage, step) {
+            if !self.stages[stage as usize].engine.flights.is_empty() {
+                return Ok(self.nothing_ahead(stage, false));
+            }
             self.idle_engines.remove(stage);
             self.stages[stage as usize].engine.idle_with_work = false;
             self.show(stage, Shown::default());
@@ -414,6 +439,10 @@ impl Kernel<'_> {
         let mut order = std::mem::take(&mut self.serve_order);
         order.clear();
         order.extend_from_slice(&self.stages[stage as usize].engine.residents);
+        if step.asynchronous.is_some() {
+            // Of some all is planned; they wait for its output.
+            order.retain(|&job| self.jobs[job as usize].remaining >= DONE);
+        }
         let mut exclusive = Exclusive::No;
         if step.exclusive_prefill {
             let prefill = order.iter().find(|&&j| self.jobs[j as usize].mode == Some(Mode::Prefill)).copied();
@@ -486,7 +515,8 @@ impl Kernel<'_> {
     /// Gives one resident its tokens of this iteration.
     fn serve_one<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, job: u32, chunk: f64) -> Result<()> {
         let Some(planning) = self.planning else { return Ok(()) };
-        if planning.left <= 0.0 || self.jobs[job as usize].stalled {
+        let state = &self.jobs[job as usize];
+        if planning.left <= 0.0 || state.stalled || state.remaining < DONE {
             return Ok(());
         }
         if let Some(only) = &step.only {
@@ -554,11 +584,11 @@ impl Kernel<'_> {
         let room = self.make_room(world, slot, pool, amount)?;
         if let Some(planning) = &mut self.planning {
             planning.preempted |= self.preemptions_total != preemptions;
-            planning.stop |= room == Room::GrowerGone;
+            planning.stop |= matches!(room, Room::GrowerGone | Room::Fenced);
         }
         match room {
             Room::There => self.extend(world, slot, share, amount, Some(job))?,
-            Room::GrowerGone => {}
+            Room::GrowerGone | Room::Fenced => {}
             Room::Awaited => {
                 self.jobs[job as usize].stalled = true;
                 let grower = Grower { session: slot, amount, job: Some(job), share };
@@ -715,6 +745,17 @@ impl Kernel<'_> {
         let scheduled = jobs > 0;
         let starts = scheduled || planning.preempted;
         let shown = Shown { prefills: prefilled > 0.0, decoders, scheduled: jobs };
+        if step.asynchronous.is_some() {
+            if scheduled {
+                self.stages[stage as usize].engine.idle_with_work = false;
+                let cost = self.cost(world, stage, step, &inputs)?;
+                self.plan_ahead(world, stage, cost, shown);
+                return Ok(true);
+            }
+            if planning.preempted || !self.stages[stage as usize].engine.flights.is_empty() {
+                return Ok(self.nothing_ahead(stage, planning.preempted));
+            }
+        }
         self.stages[stage as usize].engine.idle_with_work = !starts;
         self.show(stage, if starts { shown } else { Shown::default() });
         if !starts {
@@ -766,7 +807,7 @@ impl Kernel<'_> {
     }
 
     /// Tells the world to look at the stage, where there is something new to see.
-    fn show(&mut self, stage: u32, shown: Shown) {
+    pub(crate) fn show(&mut self, stage: u32, shown: Shown) {
         let engine = &mut self.stages[stage as usize].engine;
         if engine.shown != shown {
             engine.shown = shown;
@@ -818,6 +859,12 @@ impl Kernel<'_> {
 
     /// The iteration's end: its tokens count, and jobs with nothing left are done.
     pub(crate) fn end_step<W: World>(&mut self, world: &mut W, stage: u32) -> Result<()> {
+        let code = self.code;
+        if let StageCodeKind::Step(step) = &code.stages[stage as usize].kind
+            && step.asynchronous.is_some()
+        {
+            return self.end_ahead(world, stage, step);
+        }
         let engine = &mut self.stages[stage as usize].engine;
         if !engine.running {
             return Ok(());
@@ -840,7 +887,6 @@ impl Kernel<'_> {
             job.slack -= tokens;
             job.moved = true;
             let done = job.remaining < DONE;
-            finished |= done;
             if job.decodes() {
                 if job.last_token == began {
                     steady += 1;
@@ -849,9 +895,14 @@ impl Kernel<'_> {
                 }
                 job.last_token = now;
             } else if done {
-                let slot = job.session;
+                let (slot, then) = (job.session, job.then.take());
                 self.prefill_token(world, stage, slot, began, lasted);
+                if let Some(then) = then {
+                    self.go_on_as_decode(id, then.tokens);
+                    self.note_prefill(world, stage, slot, Some(id), then)?;
+                }
             }
+            finished |= self.jobs[id as usize].remaining < DONE;
         }
         if steady > 0 {
             world.act(Action::Tokens { stage, gap: lasted, count: steady });
@@ -859,11 +910,7 @@ impl Kernel<'_> {
         if finished {
             for &job in &plan {
                 if self.jobs[job as usize].remaining < DONE {
-                    self.remove_resident(stage, job);
-                    self.job_ended(world, stage, job);
-                    let slot = self.jobs[job as usize].session;
-                    self.free_job(job);
-                    self.ready(slot)?;
+                    self.end_resident(world, stage, job)?;
                 }
             }
         }
@@ -878,9 +925,57 @@ impl Kernel<'_> {
         Ok(())
     }
 
+    /// A resident's last token has come: its session goes on.
+    pub(crate) fn end_resident<W: World>(&mut self, world: &mut W, stage: u32, job: u32) -> Result<()> {
+        self.remove_resident(stage, job);
+        self.job_ended(world, stage, job);
+        let slot = self.jobs[job as usize].session;
+        self.free_job(job);
+        self.ready(slot)
+    }
+
+    /// A prefill has all its tokens: its decode follows, if it has one.
+    pub(crate) fn go_on_as_decode(&mut self, id: u32, tokens: f64) {
+        if tokens > 0.0 {
+            let job = &mut self.jobs[id as usize];
+            job.mode = Some(Mode::Decode);
+            job.remaining = tokens;
+        }
+    }
+
+    /// A prefill that goes on as a decode is over: what its session has of that. The job is there
+    /// unless it was preempted.
+    pub(crate) fn note_prefill<W: World>(
+        &mut self,
+        world: &mut W,
+        stage: u32,
+        slot: u32,
+        job: Option<u32>,
+        then: Then,
+    ) -> Result<()> {
+        self.tell_move(world, slot, Move::Prefilled { stage });
+        if let (Some(id), true) = (job, self.code.shares_prefixes) {
+            self.publish_all(world, slot)?;
+            if let Some(share) = self.jobs[id as usize].growing {
+                self.publish_growing(world, slot, share, Some(id))?;
+            }
+        }
+        self.run_notes(world, slot, then.notes)?;
+        if let Some(id) = job.filter(|_| then.tokens > 0.0) {
+            self.job_ended(world, stage, id);
+            self.sessions[slot as usize].decodes = true;
+            let job = &mut self.jobs[id as usize];
+            (job.joined, job.started) = (self.now, self.now);
+            job.last_token = self.sessions[slot as usize].last_token;
+            let mode = Some(Mode::Decode);
+            self.tell_move(world, slot, Move::Serving { stage, mode, work: then.tokens, also: false });
+        }
+        Ok(())
+    }
+
     /// The token that ends a prefill run. Before the turn's first decode run it only begins
     /// the count, unless a preemption made it late.
-    fn prefill_token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32, began: f64, lasted: f64) {
+    pub(crate) fn prefill_token<W: World>(&mut self, world: &mut W, stage: u32, slot: u32, began: f64, lasted: f64) {
         let session = &mut self.sessions[slot as usize];
         let again = std::mem::take(&mut session.token_again) && session.token_stage == stage;
         if !session.last_token.is_nan() && (session.decodes || again) {

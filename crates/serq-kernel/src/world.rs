@@ -241,6 +241,11 @@ pub enum Move {
         /// A further stage of the flow told of just before.
         also: bool,
     },
+    /// Its prefill, which goes on as a decode, is over.
+    Prefilled {
+        /// Member of a step stage.
+        stage: u32,
+    },
     /// It was taken out of wherever it was; its hold on the pool starts anew.
     Preempted {
         /// Member of a pool.

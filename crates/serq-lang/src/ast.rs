@@ -220,6 +220,17 @@ pub enum StepOptionKind {
     Memory(Ref),
     /// `serve rule`
     Serve(ServeRule),
+    /// `asynchronous expr fenced`
+    Asynchronous(Expr, bool),
+}
+
+/// How a prefill goes on: `{ … } decode (n)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Then {
+    /// What is noted in between.
+    pub body: Block,
+    /// Tokens to decode.
+    pub work: Expr,
 }
 
 /// `serve …` of a step stage.
@@ -496,6 +507,8 @@ pub enum StmtKind {
         mode: Option<Mode>,
         /// The work.
         work: Expr,
+        /// `{ … } decode (n)`
+        then: Option<Box<Then>>,
         /// `growing P`
         growing: Option<Ref>,
     },
@@ -509,6 +522,8 @@ pub enum StmtKind {
         on: Option<Ref>,
         /// The work.
         work: Expr,
+        /// `{ … } decode (n)`
+        then: Option<Box<Then>>,
         /// `growing P`
         growing: Option<Ref>,
     },

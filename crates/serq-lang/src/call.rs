@@ -15,6 +15,7 @@ use crate::moment::Clause;
 use crate::nearest;
 use crate::reference::{Doing, UNKNOWN};
 use crate::resolve::{Reported, Result, Role};
+use crate::run::Work;
 use crate::scope::{Binding, From, Room, ScopeId, Thunk};
 use crate::source::Span;
 use crate::statement::written_as;
@@ -391,7 +392,7 @@ impl<'a> Linker<'a> {
             && let Ok(x) = self.latency(x)
         {
             let stage = ir::StageRef { stage: stage as u32, member: member.clone() };
-            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None };
+            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
             self.push(out, span, ir::StmtKind::Run(Box::new(run)));
         }
         let size = self.names.queues[sender].size;
@@ -409,7 +410,7 @@ impl<'a> Linker<'a> {
             Ok(ir::StageRef { stage: sending as u32, member: sent }),
             Ok(ir::StageRef { stage: receiving as u32, member }),
         ];
-        self.run_on(refs, &[span, span], None, work, None, span, scope, out)
+        self.run_on(refs, &[span, span], Work::of(work), span, scope, out)
     }
 
     /// The wait of a link queue named by a transfer.
@@ -424,7 +425,7 @@ impl<'a> Linker<'a> {
         }
         if let Ok(x) = self.latency(x) {
             let stage = ir::StageRef { stage: wait as u32, member: stage.member.clone() };
-            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None };
+            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
             self.push(out, span, ir::StmtKind::Run(Box::new(run)));
         }
     }

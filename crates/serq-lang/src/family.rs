@@ -367,6 +367,7 @@ impl<'a> Linker<'a> {
         let mut seen: BTreeMap<&'static str, Span> = BTreeMap::new();
         let (mut budget, mut chunk, mut cost) = (number(f64::INFINITY), number(0.0), None);
         let mut memory = Ok(None);
+        let mut asynchronous = Ok(None);
         let mut serve = Ok(ir::Serve { exclusive_prefill: false, only: None, by: Vec::new() });
         for option in options {
             let word = match &option.kind {
@@ -375,6 +376,7 @@ impl<'a> Linker<'a> {
                 StepOptionKind::Chunk(_) => "chunk",
                 StepOptionKind::Memory(_) => "memory",
                 StepOptionKind::Serve(_) => "serve",
+                StepOptionKind::Asynchronous(..) => "asynchronous",
             };
             if let Some(&first) = seen.get(word) {
                 self.error("repeated", option.span, format!("`{word}` is given twice"))
@@ -390,6 +392,9 @@ impl<'a> Linker<'a> {
                 StepOptionKind::Cost(e) => cost = Some(self.expr(e, scope, Clause::Cost)),
                 StepOptionKind::Memory(r) => memory = self.memory(stage, r, scope).map(Some),
                 StepOptionKind::Serve(rule) => serve = self.serve_rule(rule, scope),
+                StepOptionKind::Asynchronous(e, fenced) => {
+                    asynchronous = self.whether(e).map(|yes| yes.then_some(ir::Asynchronous { fenced: *fenced }));
+                }
             }
         }
         let Some(cost) = cost else {
@@ -399,7 +404,24 @@ impl<'a> Linker<'a> {
                 .help("write `cost 1;`, or a function of `tokens`, `kv_decode`, …")
                 .done(self));
         };
-        Ok(ir::Step { budget: budget?, chunk: chunk?, cost: cost?, memory: memory?, serve: serve? })
+        Ok(ir::Step {
+            budget: budget?,
+            chunk: chunk?,
+            cost: cost?,
+            memory: memory?,
+            serve: serve?,
+            asynchronous: asynchronous?,
+        })
+    }
+
+    /// The 1 or 0 of `asynchronous`.
+    fn whether(&mut self, e: &'a ast::Expr) -> Result<bool> {
+        let value = self.constant(e, "whether steps are planned ahead")?;
+        if value == 0.0 || value == 1.0 {
+            return Ok(value == 1.0);
+        }
+        let message = format!("`asynchronous` is 1 or 0, not {}", fold::show(value));
+        Err(self.error("bad-constant", e.span, message).done(self))
     }
 
     fn serve_rule(&mut self, rule: &'a ServeRule, scope: ScopeId) -> Result<ir::Serve> {

@@ -98,6 +98,9 @@ impl Amounts<'_, '_> {
                     if let Some(pool) = &run.growing {
                         self.inside(stmt, "growing", pool, Part::Reference(0));
                     }
+                    if let Some(then) = &run.then {
+                        self.amount(stmt, "decode", &then.work, Part::Reference(0));
+                    }
                 }
                 StmtKind::Branch { then, otherwise, .. } => {
                     self.block(then);
@@ -248,6 +251,7 @@ impl Amounts<'_, '_> {
                         reads(otherwise, found);
                     }
                     StmtKind::Loop { body } | StmtKind::Shielded { body } => reads(body, found),
+                    StmtKind::Run(run) => run.then.iter().for_each(|then| reads(&then.body, found)),
                     _ => {}
                 }
             }

@@ -16,14 +16,27 @@ use crate::scope::{Room, ScopeId, Thunk};
 use crate::source::Span;
 use crate::statement::written_as;
 
+/// What a run does on its stages.
+#[derive(Clone, Copy)]
+pub(crate) struct Work<'a> {
+    pub(crate) mode: Option<ir::Mode>,
+    pub(crate) work: &'a ast::Expr,
+    pub(crate) then: Option<&'a ast::Then>,
+    pub(crate) growing: Option<&'a ast::Ref>,
+}
+
+impl<'a> Work<'a> {
+    /// Plain work.
+    pub(crate) fn of(work: &'a ast::Expr) -> Self {
+        Self { mode: None, work, then: None, growing: None }
+    }
+}
+
 impl<'a> Linker<'a> {
-    #[allow(clippy::too_many_arguments, reason = "the clauses of one statement")]
     pub(crate) fn run(
         &mut self,
         stages: &'a [ast::Ref],
-        mode: Option<ir::Mode>,
-        work: &'a ast::Expr,
-        growing: Option<&'a ast::Ref>,
+        work: Work<'a>,
         span: Span,
         scope: ScopeId,
         out: &mut ir::Block,
@@ -39,23 +52,22 @@ impl<'a> Linker<'a> {
             refs.push(self.stage_ref(r, scope, Clause::Value, Doing::Names("run")));
             spans.push(r.span);
         }
-        self.run_on(refs, &spans, mode, work, growing, span, scope, out)
+        self.run_on(refs, &spans, work, span, scope, out)
     }
 
     /// A run on stages already found.
-    #[allow(clippy::too_many_arguments, reason = "the clauses of one statement")]
     pub(crate) fn run_on(
         &mut self,
         refs: Vec<Result<ir::StageRef>>,
         spans: &[Span],
-        mode: Option<ir::Mode>,
-        work: &'a ast::Expr,
-        growing: Option<&'a ast::Ref>,
+        work: Work<'a>,
         span: Span,
         scope: ScopeId,
         out: &mut ir::Block,
     ) -> Result<()> {
+        let Work { mode, work, then, growing } = work;
         let work = self.expr(work, scope, Clause::Work);
+        let then = then.map(|then| self.then(then, scope)).transpose();
         let grown = growing.map(|r| self.pool_ref(r, scope, Clause::Value, Doing::Allocates("growing"))).transpose();
         let stages = refs.into_iter().collect::<Result<Vec<_>>>()?;
         if stages.len() > 1 {
@@ -63,7 +75,8 @@ impl<'a> Linker<'a> {
         } else {
             self.check_mode(&stages[0], spans[0], mode, growing, span)?;
         }
-        let kind = ir::StmtKind::Run(Box::new(ir::RunStmt { stages, mode, work: work?, growing: grown? }));
+        let run = ir::RunStmt { stages, mode, work: work?, growing: grown?, then: then? };
+        let kind = ir::StmtKind::Run(Box::new(run));
         let at = self.push(out, span, kind);
         for (k, span) in spans.iter().enumerate() {
             self.places.remember(at, Part::Reference(k), *span);
@@ -72,6 +85,25 @@ impl<'a> Linker<'a> {
             self.places.remember(at, Part::Second, growing.span);
         }
         Ok(())
+    }
+
+    /// How a prefill goes on. Its engine may be ahead of what is noted in between, so that is
+    /// nothing that could hold it up.
+    fn then(&mut self, then: &'a ast::Then, scope: ScopeId) -> Result<ir::Then> {
+        let body = self.inner_block(&then.body, scope);
+        let work = self.expr(&then.work, scope, Clause::Work);
+        if let Some(stmt) = ir::beyond_notes(&body) {
+            let span = self.places.span(stmt.at, Part::Whole);
+            return Err(self
+                .error(
+                    "misplaced-statement",
+                    span,
+                    "between a prefill and its decode are only `set`, `mark`, `observe` and `branch`",
+                )
+                .help("the decode goes on meanwhile: write this behind it, or two runs")
+                .done(self));
+        }
+        Ok(ir::Then { body, work: work? })
     }
 
     pub(crate) fn check_mode(
@@ -213,8 +245,7 @@ impl<'a> Linker<'a> {
         form: ast::Form,
         index: Option<&'a ast::Expr>,
         on: Option<&'a ast::Ref>,
-        work: &'a ast::Expr,
-        growing: Option<&'a ast::Ref>,
+        work: Work<'a>,
         span: Span,
         scope: ScopeId,
         out: &mut ir::Block,
@@ -234,7 +265,7 @@ impl<'a> Linker<'a> {
             Err(Reported) => true,
         };
         let mode = mode.filter(|_| step);
-        self.run_on(vec![stage], &[at], mode, work, growing, span, scope, out)
+        self.run_on(vec![stage], &[at], Work { mode, ..work }, span, scope, out)
     }
 
     /// The stage a serving form means: the queue's own engine, the stage of that
@@ -344,7 +375,7 @@ impl<'a> Linker<'a> {
                 Some(relation) => self.run_relation(&relation, work, from, span, scope, out),
                 None => {
                     let stage = self.stage_of_form("transfer", index, span, scope);
-                    self.run_on(vec![stage], &[span], None, work, None, span, scope, out)
+                    self.run_on(vec![stage], &[span], Work::of(work), span, scope, out)
                 }
             }
         } else {
@@ -358,7 +389,7 @@ impl<'a> Linker<'a> {
                 refs.push(stage);
                 spans.push(r.span);
             }
-            self.run_on(refs, &spans, None, work, None, span, scope, out)
+            self.run_on(refs, &spans, Work::of(work), span, scope, out)
         };
         let (source, target, load) = (source?, target?, load?);
         moved?;

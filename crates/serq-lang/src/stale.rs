@@ -77,6 +77,7 @@ impl Stale<'_, '_> {
                     self.near = near;
                 }
                 StmtKind::Shielded { body } => self.block(body),
+                StmtKind::Run(run) => run.then.iter().for_each(|then| self.block(&then.body)),
                 _ => {}
             }
         }

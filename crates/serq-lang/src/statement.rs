@@ -11,6 +11,7 @@ use crate::moment::{self, Clause};
 use crate::nearest;
 use crate::reference::Doing;
 use crate::resolve::{Reported, Result};
+use crate::run::Work;
 use crate::scope::{Binding, Room, ScopeId};
 use crate::source::Span;
 
@@ -54,7 +55,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    fn inner_block(&mut self, block: &'a ast::Block, scope: ScopeId) -> ir::Block {
+    pub(crate) fn inner_block(&mut self, block: &'a ast::Block, scope: ScopeId) -> ir::Block {
         let mut out = ir::Block::new();
         self.block(block, scope, &mut out);
         out
@@ -133,12 +134,13 @@ impl<'a> Linker<'a> {
                 self.places.remember(at, Part::Reference(0), said);
                 Ok(())
             }
-            StmtKind::Run { stages, mode, work, growing } => {
-                let mode = mode.map(mode_of);
-                self.run(stages, mode, work, growing.as_ref(), span, scope, out)
+            StmtKind::Run { stages, mode, work, then, growing } => {
+                let work = Work { mode: mode.map(mode_of), work, then: then.as_deref(), growing: growing.as_ref() };
+                self.run(stages, work, span, scope, out)
             }
-            StmtKind::Serve { form, index, on, work, growing } => {
-                self.form(*form, index.as_ref(), on.as_ref(), work, growing.as_ref(), span, scope, out)
+            StmtKind::Serve { form, index, on, work, then, growing } => {
+                let work = Work { mode: None, work, then: then.as_deref(), growing: growing.as_ref() };
+                self.form(*form, index.as_ref(), on.as_ref(), work, span, scope, out)
             }
             StmtKind::Transfer { index, on, work, from, to, load } => {
                 self.transfer(index.as_ref(), on, work, from, to, load, span, scope, out)

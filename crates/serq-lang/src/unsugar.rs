@@ -217,6 +217,9 @@ impl<'p> Printer<'p> {
         if let Some(memory) = step.memory {
             options += &format!("memory {};\n", self.pools[memory as usize]);
         }
+        if let Some(asynchronous) = step.asynchronous {
+            options += if asynchronous.fenced { "asynchronous 1 fenced;\n" } else { "asynchronous 1;\n" };
+        }
         let only = step.serve.only.as_ref().map(|p| format!("only ({}) ", self.expr(p, 0)));
         if step.serve.exclusive_prefill {
             options += "serve exclusive prefill;\n";
@@ -337,8 +340,14 @@ impl<'p> Printer<'p> {
                 };
                 let work = self.expr(&run.work, 0);
                 let growing = run.growing.as_ref().map(|p| format!(" growing {}", self.pool_ref(p)));
-                let line = format!("run {}{mode} ({work}){};", stages.join(", "), growing.unwrap_or_default());
-                self.line(&line);
+                write!(self.text, "run {}{mode} ({work})", stages.join(", ")).expect("a string takes it");
+                if let Some(then) = &run.then {
+                    self.text.push(' ');
+                    self.block(&then.body);
+                    let work = self.expr(&then.work, 0);
+                    write!(self.text, "decode ({work})").expect("a string takes it");
+                }
+                self.line(&format!("{};", growing.unwrap_or_default()));
             }
             StmtKind::Branch { test, chance, then, otherwise } => {
                 let with = if *chance { "with " } else { "" };

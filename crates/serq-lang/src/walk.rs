@@ -73,15 +73,17 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             reference(pool, v);
             after.iter().for_each(|e| expr(e, v));
         }
-        K::Run { stages, work, growing, .. } => {
+        K::Run { stages, work, then, growing, .. } => {
             stages.iter().for_each(|r| reference(r, v));
             expr(work, v);
+            then.iter().for_each(|t| parts(t, v));
             growing.iter().for_each(|r| reference(r, v));
         }
-        K::Serve { index, on, work, growing, .. } => {
+        K::Serve { index, on, work, then, growing, .. } => {
             index.iter().for_each(|e| expr(e, v));
             on.iter().for_each(|r| reference(r, v));
             expr(work, v);
+            then.iter().for_each(|t| parts(t, v));
             growing.iter().for_each(|r| reference(r, v));
         }
         K::Transfer { index, on, work, from, to, load } => {
@@ -117,6 +119,11 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             v.uses(name);
         }
     }
+}
+
+fn parts<'a>(then: &'a ast::Then, v: &mut dyn Visitor<'a>) {
+    block(&then.body, v);
+    expr(&then.work, v);
 }
 
 /// A reference and its index.

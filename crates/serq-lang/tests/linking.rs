@@ -48,6 +48,7 @@ fn bare(mut program: ir::Program) -> String {
                     block_of(otherwise);
                 }
                 ir::StmtKind::Loop { body } | ir::StmtKind::Shielded { body } => block_of(body),
+                ir::StmtKind::Run(run) => run.then.iter_mut().for_each(|then| block_of(&mut then.body)),
                 _ => {}
             }
         }

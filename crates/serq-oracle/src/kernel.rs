@@ -97,8 +97,8 @@ impl Recorder for Clerk {
                 None => {}
             },
             Move::Admitted { pool } => match at(pool) {
-                Some((engine, _)) if engine.starts_with('P') => self.note(session, "prefill admit", now, false),
-                Some((_, true)) => self.note(session, "decode admit", now, false),
+                Some((engine, _)) if engine.starts_with('P') => {}
+                Some((_, true)) => self.note(session, "park", now, false),
                 Some(_) => self.note(session, "promote", now, false),
                 None => {}
             },
@@ -119,6 +119,11 @@ impl Recorder for Clerk {
                 if decoder && mode == Some(Mode::Prefill) {
                     self.prefills[session as usize] = true;
                 }
+            }
+            Move::Prefilled { stage }
+                if self.stages[stage as usize].as_ref().is_some_and(|engine| engine.starts_with('D')) =>
+            {
+                self.note(session, "first token", now, true);
             }
             Move::Cancelled => {
                 self.cancelled[session as usize] = true;
@@ -165,17 +170,19 @@ pub fn simulate(program: &Program, scenario: &Scenario) -> Result<Story, RunErro
     simulate_recorded(program, None, &options, Some(&mut clerk), &mut |_, _| true)?;
     let Clerk { mut story, ended, cancelled, .. } = clerk;
     for (at, (request, asked)) in story.requests.iter_mut().zip(&scenario.requests).enumerate() {
-        let engine = format!("D{}", asked.decoder);
-        // Parked without a token, or admitted with its first ones.
-        if let Some(step) = request.events.remove("decode admit") {
-            request.events.insert(if asked.prefiller.is_some() { "park" } else { "admit" }, step);
-        }
-        let decoded = story.steps.iter().filter(|(_, engines)| {
-            engines.get(&engine).is_some_and(|(step, _)| step.scheduled.contains_key(&request.name))
-        });
-        let decoded: Vec<u64> = decoded.map(|(step, _)| *step).collect();
-        if let Some(&first) = decoded.first() {
-            request.events.entry("admit").or_insert(first);
+        let steps_on = |engine: String| -> Vec<u64> {
+            let served = |(_, engines): &(&u64, &BTreeMap<String, (Step, u64)>)| {
+                engines.get(&engine).is_some_and(|(step, _)| step.scheduled.contains_key(&request.name))
+            };
+            story.steps.iter().filter(served).map(|(step, _)| *step).collect()
+        };
+        let decoded = steps_on(format!("D{}", asked.decoder));
+        let prefilled = asked.prefiller.map(|member| steps_on(format!("P{member}"))).unwrap_or_default();
+        request.events.extend(prefilled.first().map(|&first| ("prefill admit", first)));
+        request.events.extend(decoded.first().map(|&first| ("admit", first)));
+        if asked.prefiller.is_none() {
+            // Admitted with its first tokens.
+            request.events.remove("park");
         }
         if let (Some(_), false, Some(&last)) = (ended[at], cancelled[at], decoded.last()) {
             request.events.insert("finish", last);

@@ -240,6 +240,13 @@ impl Breakdown {
         if let Token::Step { stage, due: None } = way.token {
             self.awaited[stage as usize].retain(|&s| s != slot);
         }
+        if let Move::Prefilled { stage } = what {
+            if self.stages[stage as usize].0 != Some(Role::Decode) {
+                return None;
+            }
+            // Whoever was preempted meanwhile has it too.
+            way.token = Token::RunEnd;
+        }
         let answered = way.leave(now, matches!(what, Move::Preempted { .. } | Move::Cancelled));
         match what {
             Move::Turned => way.ask(way.request.turn + 1, now),

@@ -7,11 +7,15 @@ use std::process::Command;
 /// Runs `serq oracle` in the workspace's folder: its status, and what it said on standard output and
 /// standard error.
 fn oracle(arguments: &[&str]) -> (i32, String, String) {
+    oracle_recorded(arguments, "tests/oracle/recorded.jsonl.gz")
+}
+
+fn oracle_recorded(arguments: &[&str], recorded: &str) -> (i32, String, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(env!("CARGO_BIN_EXE_serq"))
         .arg("oracle")
         .args(arguments)
-        .args(["--recorded", "tests/oracle/recorded.jsonl.gz"])
+        .args(["--recorded", recorded])
         .current_dir(root)
         .output()
         .unwrap();
@@ -23,7 +27,7 @@ fn oracle(arguments: &[&str]) -> (i32, String, String) {
 fn scenarios() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
-    for kind in ["colocated", "pull", "push"] {
+    for kind in ["colocated", "pull", "push", "asynchronous"] {
         let folder = format!("tests/oracle/{kind}");
         for file in fs::read_dir(root.join(&folder)).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
@@ -37,9 +41,18 @@ fn scenarios() -> Vec<String> {
 /// Scenarios of one name in two folders are two: there are a `pull/alone.sq` and a `push/alone.sq`.
 #[test]
 fn every_scenario_goes_as_with_vllms_schedulers() {
+    go_as_recorded(&[], "tests/oracle/recorded.jsonl.gz");
+}
+
+#[test]
+fn and_with_asynchronous_ones() {
+    go_as_recorded(&["--set", "pipelined=1"], "tests/oracle/recorded_asynchronous.jsonl.gz");
+}
+
+fn go_as_recorded(settings: &[&str], recorded: &str) {
     let scenarios = scenarios();
-    let arguments: Vec<&str> = scenarios.iter().map(String::as_str).collect();
-    let (status, out, err) = oracle(&arguments);
+    let arguments: Vec<&str> = scenarios.iter().map(String::as_str).chain(settings.iter().copied()).collect();
+    let (status, out, err) = oracle_recorded(&arguments, recorded);
     assert_eq!((status, &err[..]), (0, ""), "{out}");
     let mut lines = out.lines();
     for scenario in &scenarios {

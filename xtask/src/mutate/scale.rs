@@ -299,6 +299,10 @@ impl Scaling<'_> {
                 run.stages.iter_mut().for_each(|stage| self.stage(stage, NOBODY));
                 self.hand_over(&mut run.work, work, NOBODY);
                 run.growing.iter_mut().for_each(|pool| self.pool(pool, NOBODY));
+                if let Some(then) = &mut run.then {
+                    self.block(&mut then.body);
+                    self.hand_over(&mut then.work, work, NOBODY);
+                }
             }
             StmtKind::Branch { test, then, otherwise, .. } => {
                 self.expr(test, NOBODY);

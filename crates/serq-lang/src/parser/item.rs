@@ -15,7 +15,7 @@ const ITEMS: &[&str] =
     &["let", "use", "vary", "def", "pool", "stage", "queue", "share", "workload", "session", "server", "gauge", "run"];
 const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "share", "spill"];
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
-const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve"];
+const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve", "asynchronous"];
 const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "prefix", "init", "turn", "session"];
 const RUN_FIELDS: &[&str] = &["horizon", "warmup", "seed", "arrivals"];
 const POLICIES: &[&str] = &["maxmin", "bottleneck"];
@@ -321,6 +321,7 @@ impl Parser<'_> {
             "cost" => StepOptionKind::Cost(self.expression()?),
             "chunk" => StepOptionKind::Chunk(self.expression()?),
             "memory" => StepOptionKind::Memory(self.reference("a pool's name")?),
+            "asynchronous" => StepOptionKind::Asynchronous(self.expression()?, self.eat_word("fenced")),
             _ => StepOptionKind::Serve(self.serve_rule()?),
         };
         self.semicolon(STEP_OPTIONS)?;

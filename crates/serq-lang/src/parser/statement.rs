@@ -3,7 +3,7 @@
 use serq_ir::DEPTH_MAX;
 
 use super::{Parser, Place, Read, Stop};
-use crate::ast::{Block, Form, Grab, Hold, Mode, Ref, Stmt, StmtKind};
+use crate::ast::{Block, Form, Grab, Hold, Mode, Ref, Stmt, StmtKind, Then};
 use crate::diagnostic::Diagnostic;
 use crate::lexer::TokenKind;
 use crate::source::Span;
@@ -37,7 +37,7 @@ impl Parser<'_> {
                 TokenKind::BraceOpen => {
                     // What it holds is reported; what it means is not known.
                     let _ = self.block();
-                    if !matches!(self.word(), Some("else" | "cache" | "lease")) {
+                    if !matches!(self.word(), Some("else" | "cache" | "lease" | "decode")) {
                         return;
                     }
                 }
@@ -332,9 +332,25 @@ impl Parser<'_> {
             }
         }
         let work = self.parenthesised()?;
+        let then = self.then(mode == Some(Mode::Prefill))?;
         let growing = self.growing()?;
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Run { stages, mode, work, growing })
+        Ok(StmtKind::Run { stages, mode, work, then, growing })
+    }
+
+    /// `{ … } decode (n)` behind a prefill's tokens.
+    fn then(&mut self, prefill: bool) -> Read<Option<Box<Then>>> {
+        if self.kind() != TokenKind::BraceOpen {
+            return Ok(None);
+        }
+        let brace = self.token().span;
+        let body = self.block()?;
+        if !prefill || !self.eat_word("decode") {
+            let diagnostic = Diagnostic::error("unexpected-token", brace, "a block behind the work of a run")
+                .help("only a prefill has one, and goes on as a decode: `prefill (n) { … } decode (m)`");
+            return Err(self.report(diagnostic));
+        }
+        Ok(Some(Box::new(Then { body, work: self.parenthesised()? })))
     }
 
     fn growing(&mut self) -> Read<Option<Ref>> {
@@ -352,9 +368,10 @@ impl Parser<'_> {
             on = Some(self.reference("a stage's name")?);
         }
         let work = self.expression()?;
+        let then = self.then(form == Form::Prefill)?;
         let growing = self.growing()?;
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Serve { form, index, on, work, growing })
+        Ok(StmtKind::Serve { form, index, on, work, then, growing })
     }
 
     fn transfer(&mut self, keyword: Span) -> Read<StmtKind> {

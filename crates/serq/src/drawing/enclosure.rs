@@ -82,6 +82,9 @@ fn how_it_serves(stage: &Stage) -> Vec<String> {
             if step.serve.exclusive_prefill {
                 lines.push("prefill alone".into());
             }
+            if step.asynchronous.is_some() {
+                lines.push("planned a step ahead".into());
+            }
             lines
         }
     }

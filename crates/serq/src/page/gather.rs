@@ -274,7 +274,11 @@ impl Recorder for Gathered {
             Move::Queued { .. } | Move::Growing { .. } | Move::Serving { also: false, .. } => {
                 self.end_decode(now, session);
             }
-            Move::Admitted { .. } | Move::Leased { .. } | Move::LeaseOver { .. } | Move::Serving { .. } => {}
+            Move::Admitted { .. }
+            | Move::Leased { .. }
+            | Move::LeaseOver { .. }
+            | Move::Prefilled { .. }
+            | Move::Serving { .. } => {}
         }
     }
 

@@ -317,7 +317,7 @@ impl Recorder for TraceEvents {
                 return;
             }
             Move::LeaseOver { pool } => return self.end_lease(now, session, pool),
-            Move::Admitted { .. } => return,
+            Move::Admitted { .. } | Move::Prefilled { .. } => return,
             _ => self.leave(now, session),
         }
         let next = match what {

@@ -102,6 +102,10 @@ impl Recorder for Words {
             let _ = write!(before, ", {}", self.stages[stage as usize].0.name);
             return;
         }
+        if let Move::Prefilled { .. } = what {
+            // Its decode or its end is told at once.
+            return;
+        }
         self.flush();
         self.tell_token(now);
         match what {
@@ -135,6 +139,7 @@ impl Recorder for Words {
             Move::Preempted { pool: at } => format!("is preempted at {}", pool(at)),
             Move::Leased { pool: at, units } => format!("leases {} of {}", short(units), pool(at)),
             Move::LeaseOver { pool: at } => format!("has its lease of {} ended", pool(at)),
+            Move::Prefilled { .. } => unreachable!("it is not told"),
             Move::Cancelled => "has lost its client".into(),
             Move::Ended => "ends".into(),
         };
