@@ -43,6 +43,7 @@ class Asked:
     prefiller: int | None
     decoder: int
     aborted: int | None
+    slower: int
 
     @property
     def prompt_tokens(self) -> int:
@@ -201,6 +202,7 @@ def asked(value, prefillers: Side | None, decoders: Side, max_model_len: int) ->
         prefiller=fields.index_or_null("prefiller", prefillers),
         decoder=fields.index_or_null("decoder", decoders) or 0,
         aborted=aborted,
+        slower=fields.number("slower", 0, 0),
     )
     fields.done()
     if read.prompt_tokens == 0:

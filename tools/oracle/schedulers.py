@@ -42,7 +42,7 @@ class Run:
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
-        workers = (Push if scenario.push else Pull)(scenario.read_steps, scenario.notice_steps)
+        workers = (Push if scenario.push else Pull)(scenario)
         self.workers = workers
 
         def engines(letter, side, role):

@@ -13,7 +13,7 @@ step reports what has ended by then.
            P's step w            P also has the finished blocks: the write starts
            P's and D's step w + k    reported to P as sent and to D as received
 
-`k` is `read_steps`, `m` is `notice_steps`. A notice from a decoder takes one step more than `m`,
+`k` is `read_steps`, and for some requests more (`slower`), `m` is `notice_steps`. A notice from a decoder takes one step more than `m`,
 because the prefillers of a step run before its decoders. Leases never end and there are no
 heartbeats. Reports are lists in the order of the transfers, where vLLM has sets, whose order depends on
 hashes: a run is the same every time.
@@ -21,12 +21,15 @@ hashes: a run is the same every time.
 
 from collections import defaultdict
 
+from scenario import Scenario
+
 
 class Pull:
     """Decoders read from prefillers (NixlConnector)."""
 
-    def __init__(self, read_steps: int, notice_steps: int):
-        self.read_steps, self.notice_steps = read_steps, notice_steps
+    def __init__(self, scenario: Scenario):
+        self.notice_steps = scenario.notice_steps
+        self.read_steps = {asked.name: scenario.read_steps + asked.slower for asked in scenario.requests}
         # engine -> [(step, request id)] that are under way to that engine's scheduler.
         self.sent, self.received = defaultdict(list), defaultdict(list)
 
@@ -46,7 +49,7 @@ class Pull:
             # Nothing to read: the request was aborted before it was parked, and the prefiller is to
             # be told at once (nixl/pull_worker.py 446-450).
             if any(read.local_block_ids):
-                done += self.read_steps
+                done += self.read_steps[request_id]
                 self.received[engine].append((done, request_id))
                 started.append((engine, request_id))
             self.sent[read.remote.engine_id].append((done + self.notice_steps + 1, read.remote.request_id))
@@ -61,8 +64,8 @@ class Push(Pull):
     it (the only notices it sends are registrations, 364-381). So the prefiller's blocks stay leased.
     """
 
-    def __init__(self, read_steps: int, notice_steps: int):
-        super().__init__(read_steps, notice_steps)
+    def __init__(self, scenario: Scenario):
+        super().__init__(scenario)
         # prefiller -> request id -> what one of the two has told its worker.
         self.registrations, self.finished = defaultdict(dict), defaultdict(set)
 
@@ -79,8 +82,9 @@ class Push(Pull):
             if arrives <= step and request_id in self.finished[engine]:
                 del self.registrations[engine][request_id]
                 self.finished[engine].remove(request_id)
-                self.sent[engine].append((step + self.read_steps, request_id))
-                self.received[decoder].append((step + self.read_steps, request_id))
+                done = step + self.read_steps[request_id]
+                self.sent[engine].append((done, request_id))
+                self.received[decoder].append((done, request_id))
                 started.append((decoder, request_id))
         return started
 

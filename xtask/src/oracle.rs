@@ -132,6 +132,10 @@ pub fn text(seed: u64) -> String {
         let _ = writeln!(text, "let {name} = {values:?};");
     }
     let _ = writeln!(text, "let pipelined = {};", u8::from(dice.chance(50)));
+    if split && dice.chance(50) {
+        let slower: Vec<i64> = (0..count).map(|_| dice.one_of(&[0, 0, 1, 2, 3, 8])).collect();
+        let _ = writeln!(text, "let slower = {slower:?};");
+    }
     text
 }
 

@@ -109,8 +109,11 @@ const fn lease(
     PageRow { sets, name, remote, ttft, response: None, lease: Some(lease), memory: Some(memory), queue: Some(queue) }
 }
 
+/// A row's name, and what is set in it.
+pub type Setting = (String, &'static [(&'static str, &'static str)]);
+
 /// Every row of the two tables, with a name that says which; the row that both have once.
-pub fn settings() -> Vec<(String, &'static [(&'static str, &'static str)])> {
+pub fn settings() -> Vec<Setting> {
     let decider = DECIDER.iter().map(|row| (format!("thr {}, 0.6/s", row.name), row.sets));
     // The first row of the second table is the second of the first.
     let lease = LEASE[1..].iter().map(|row| (row.name.to_owned(), row.sets));

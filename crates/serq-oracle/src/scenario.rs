@@ -66,6 +66,13 @@ pub struct Asked {
     pub decoder: u64,
     /// Step in which its client goes away.
     pub aborted: Option<u64>,
+    /// Steps that its transfer takes more than others'.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub slower: u64,
+}
+
+fn is_none(steps: &u64) -> bool {
+    *steps == 0
 }
 
 /// Reads a program's constants, and remembers what it lacks.
@@ -109,6 +116,15 @@ impl Reader<'_> {
         }
     }
 
+    /// A list that may be missing. One of a single element is that of the program that is varied, and
+    /// says nothing of more requests.
+    fn list_or(&self, name: &str, none: f64, count: usize) -> Vec<f64> {
+        match self.program.lists.iter().find(|list| list.name == name) {
+            Some(list) if list.values.len() > 1 || count == 1 => list.values.iter().map(|value| value.0).collect(),
+            _ => vec![none; count],
+        }
+    }
+
     fn side(&mut self, letter: char) -> Side {
         let [blocks, block, seats, budget] =
             ["blocks", "bs", "max_seqs", "B"].map(|name| self.whole(&format!("{name}{letter}")));
@@ -143,12 +159,9 @@ impl Scenario {
         let lists = ["arrives", "prompts", "answers", "groups", "shared", "to_D"].map(|name| read.list(name));
         let to_p = if split { read.list("to_P") } else { vec![-1.0; lists[0].len()] };
         let count = lists[0].len();
-        // A list of one is that of the program that is varied: nobody is aborted.
-        let aborts = match program.lists.iter().find(|list| list.name == "aborts") {
-            Some(list) if list.values.len() > 1 || count == 1 => list.values.iter().map(|value| value.0).collect(),
-            _ => vec![f64::INFINITY; count],
-        };
-        if lists.iter().chain([&to_p, &aborts]).any(|list| list.len() != count) {
+        let [aborts, slower] =
+            [("aborts", f64::INFINITY), ("slower", 0.0)].map(|(name, none)| read.list_or(name, none, count));
+        if lists.iter().chain([&to_p, &aborts, &slower]).any(|list| list.len() != count) {
             read.wrong.push("its lists of requests are not equally long".into());
         }
         let mut requests = Vec::new();
@@ -166,6 +179,7 @@ impl Scenario {
                     prefiller: read.optional("to_P", to_p[at], -1.0),
                     decoder: read.as_whole("to_D", to_d[at]),
                     aborted: read.optional("aborts", aborts[at], f64::INFINITY),
+                    slower: read.as_whole("slower", slower[at]),
                 });
             }
         }

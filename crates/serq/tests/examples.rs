@@ -118,7 +118,7 @@ fn the_two_vllm_programs_have_one_deployment_one_router_and_one_workload() {
         let kept = text.lines().filter(|line| !words.iter().any(|word| line.contains(word)));
         kept.map(|line| format!("{line}\n")).collect::<String>()
     };
-    let engines = ["let notice", "work(P[i])", "observe lease", "observe local_tokens"];
+    let engines = ["let notice", "let pipelined", "work(P[i])", "observe lease", "observe local_tokens"];
     for (from, to) in [("// Deployment.", "queue P[NP]"), ("workload {", "run {")] {
         let [first, second] = [&first, &second].map(|text| lines_but(&between(text, from, to), &engines));
         assert!(!first.is_empty());
