@@ -20,13 +20,15 @@
 //! - A pool's allocated and cached blocks are those its [`BlockPool`] counts.
 //! - Making a block findable that others may ask for wakes who waits for the pool's change.
 
+use std::iter::from_fn;
+
 use serq_ir::BuiltIn;
 
-use crate::block_pool::{BLOCKS_MAX, BlockPool, Identity, Source};
+use crate::block_pool::{BLOCKS_MAX, BlockPool, Source, Stretch};
 use crate::expression::{Frame, NOBODY};
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
-use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
+use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED, ceil};
 use crate::world::{Result, World};
 
 /// A share of a pool that counts units only.
@@ -53,20 +55,91 @@ impl Prompt {
         if self.ids.is_empty() { self.group.1 } else { self.tokens.min(self.ids.len() as f64 * self.block) }
     }
 
-    /// What the block at a place holds, in blocks of `size` tokens.
-    fn identity(&self, at: u32, size: f64) -> Identity {
-        let end = (f64::from(at) + 1.0) * size;
-        let source = if end > self.shared() {
-            Source::Own(self.conversation)
-        } else if self.ids.is_empty() {
-            Source::Group(self.group.0)
-        } else {
-            // The trace's block that has the last token names all before it as well.
-            let id = ((end / self.block).ceil() as usize).clamp(1, self.ids.len()) - 1;
-            Source::Trace(self.ids[id])
-        };
-        Identity { source, at }
+    /// The stretches of the prompt's blocks, of `size` tokens each: from the one in which the
+    /// place `from` is, up to the place `upto`.
+    fn stretches(&self, size: f64, from: u32, upto: u32) -> impl Iterator<Item = Stretch> {
+        let sources = Sources { prompt: self, size, shared: self.blocks_shared(size) };
+        let mut start = if from < upto { sources.start(from) } else { upto };
+        from_fn(move || {
+            (start < upto).then(|| {
+                let (source, end) = sources.at(start);
+                let places = start..end.min(upto);
+                start = end;
+                Stretch { source, places }
+            })
+        })
     }
+
+    fn blocks_shared(&self, size: f64) -> u32 {
+        count(self.shared() / size, |blocks| blocks * size <= self.shared())
+    }
+}
+
+/// Where a prompt's blocks of `size` tokens come from.
+struct Sources<'p> {
+    prompt: &'p Prompt,
+    size: f64,
+    /// The first blocks, that others may have too.
+    shared: u32,
+}
+
+impl Sources<'_> {
+    /// The source of the block at a place, and the place where its stretch ends.
+    fn at(&self, at: u32) -> (Source, u32) {
+        let Prompt { conversation, group, ids, .. } = self.prompt;
+        if at >= self.shared {
+            (Source::Own(*conversation), BLOCKS_MAX)
+        } else if ids.is_empty() {
+            (Source::Group(group.0), self.shared)
+        } else {
+            let id = self.id(at);
+            (Source::Trace(ids[id]), self.blocks_named(id + 1))
+        }
+    }
+
+    /// Where the stretch of a place begins.
+    fn start(&self, at: u32) -> u32 {
+        if at >= self.shared {
+            self.shared
+        } else if self.prompt.ids.is_empty() {
+            0
+        } else {
+            self.blocks_named(self.id(at))
+        }
+    }
+
+    /// Which of the trace's blocks names the block at a place: the one that has its last token
+    /// names all before it as well.
+    fn id(&self, at: u32) -> usize {
+        let upto = (f64::from(at) + 1.0) * self.size / self.prompt.block;
+        (ceil(upto) as usize).clamp(1, self.prompt.ids.len()) - 1
+    }
+
+    /// Blocks that are named by the trace's first so many.
+    fn blocks_named(&self, ids: usize) -> u32 {
+        let block = self.prompt.block;
+        match ids {
+            0 => 0,
+            _ if ids == self.prompt.ids.len() => self.shared,
+            _ => {
+                let upto = ids as f64;
+                count(upto * block / self.size, |blocks| blocks * self.size / block <= upto).min(self.shared)
+            }
+        }
+    }
+}
+
+/// How many blocks, at most [`BLOCKS_MAX`], are within what `about` so many are within, but for
+/// a rounding.
+fn count(about: f64, are_within: impl Fn(f64) -> bool) -> u32 {
+    let mut count = (about as u32).min(BLOCKS_MAX);
+    while count > 0 && !are_within(f64::from(count)) {
+        count -= 1;
+    }
+    while count < BLOCKS_MAX && are_within(f64::from(count) + 1.0) {
+        count += 1;
+    }
+    count
 }
 
 impl Kernel<'_> {
@@ -125,16 +198,22 @@ impl Kernel<'_> {
         self.pools[pool as usize].addressed.as_mut().expect("the pool shares prefixes")
     }
 
-    /// The longest chain of the session's prompt that the pool has, at most so many blocks.
-    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = u32> {
+    /// The longest chain of the session's prompt that the pool has, at most so many blocks: what
+    /// is found of each stretch, up to the first that is not whole.
+    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = &[u32]> {
         let (prompt, size) = (&self.sessions[slot as usize].prompt, self.pools[pool as usize].quantum);
         let blocks = self.blocks(pool).expect("the pool shares prefixes");
-        (0..most).map_while(move |at| blocks.find(prompt.identity(at, size)))
+        let mut whole = true;
+        prompt.stretches(size, 0, most).map_while(move |stretch| {
+            let found = whole.then(|| blocks.found(&stretch))?;
+            whole = found.len() == stretch.places.len();
+            Some(found)
+        })
     }
 
     /// `cachedin` of a pool that shares prefixes, in blocks.
     pub(crate) fn blocks_found(&self, slot: u32, pool: u32) -> f64 {
-        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).count() as f64 }
+        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).map(<[u32]>::len).sum::<usize>() as f64 }
     }
 
     /// Most blocks a hold of `quanta` takes that are there.
@@ -147,7 +226,7 @@ impl Kernel<'_> {
     pub(crate) fn quanta_allocated(&self, slot: u32, pool: u32, quanta: f64, reuse: Option<f64>) -> f64 {
         let Some(blocks) = self.blocks(pool) else { return 0.0 };
         let most = self.most_taken(pool, quanta, reuse);
-        self.chain(slot, pool, most).filter(|&block| blocks.is_referenced(block)).count() as f64
+        self.chain(slot, pool, most).flatten().filter(|&&block| blocks.is_referenced(block)).count() as f64
     }
 
     /// A hold's share of a pool that shares prefixes: what is there, `caches` saying whether
@@ -160,17 +239,17 @@ impl Kernel<'_> {
         caches: bool,
         reuse: Option<f64>,
     ) -> Result<(u32, f64)> {
-        let mut found = std::mem::take(&mut self.blocks_taken);
-        found.clear();
-        if caches {
-            let most = self.most_taken(pool, quanta, reuse);
-            found.extend(self.chain(slot, pool, most));
-        }
-        let blocks = self.blocks_mut(pool);
+        let most = if caches { self.most_taken(pool, quanta, reuse) } else { 0 };
+        let prompt = &self.sessions[slot as usize].prompt;
+        let state = &mut self.pools[pool as usize];
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         let table = blocks.open();
-        found.iter().for_each(|&block| blocks.refer(table, block));
-        let taken = found.len() as f64;
-        self.blocks_taken = found;
+        for stretch in prompt.stretches(state.quantum, 0, most) {
+            if blocks.refer(table, &stretch) < stretch.places.len() {
+                break;
+            }
+        }
+        let taken = blocks.table(table).len() as f64;
         self.count_blocks(pool);
         self.allocate_blocks(slot, pool, table, quanta - taken)?;
         Ok((table, taken))
@@ -187,9 +266,7 @@ impl Kernel<'_> {
                 format!("{name} has more than {BLOCKS_MAX} blocks; a larger `block` or a smaller `cap` is meant");
             return Err(self.fault_at(message, slot));
         }
-        for _ in 0..quanta as u32 {
-            blocks.allocate(table);
-        }
+        blocks.allocate(table, quanta as u32);
         self.count_blocks(pool);
         Ok(())
     }
@@ -201,13 +278,10 @@ impl Kernel<'_> {
         let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         // A cap without a limit is over by -inf.
         let most = (over / size).ceil().clamp(0.0, f64::from(blocks.cached())) as u32;
-        for _ in 0..most {
-            let Some(evicted) = blocks.evict() else { break };
-            state.counts.evicted_units += size;
-            // The tail goes first, so with the first block nothing of a prefix is left.
-            state.counts.evicted_entries += u64::from(evicted.at == 0);
-        }
         if most > 0 {
+            // The tail goes first, so with the first block nothing of a prefix is left.
+            state.counts.evicted_entries += u64::from(blocks.evict(most));
+            (0..most).for_each(|_| state.counts.evicted_units += size);
             self.count_blocks(pool);
         }
     }
@@ -228,28 +302,23 @@ impl Kernel<'_> {
     /// Gives a table back, the first `kept` blocks of it computed and to be kept.
     pub(crate) fn close_table(&mut self, slot: u32, share: Share, kept: f64) {
         let kept = kept as usize;
-        self.tell(slot, share, kept, true);
+        self.tell(slot, share, kept);
         self.blocks_mut(share.pool).close(share.table, kept);
         self.pools[share.pool as usize].holders -= u32::from(share.counted);
         self.count_blocks(share.pool);
         self.touch_pool(share.pool, USED | HOLDERS);
     }
 
-    /// Makes a share's first blocks findable; `again` also those that another one's copy was
-    /// found instead of.
-    fn tell(&mut self, slot: u32, share: Share, upto: usize, again: bool) {
+    /// Makes a share's first blocks findable.
+    fn tell(&mut self, slot: u32, share: Share, upto: usize) {
         let prompt = &self.sessions[slot as usize].prompt;
         let state = &mut self.pools[share.pool as usize];
         let (size, blocks) = (state.quantum, state.addressed.as_mut().expect("the pool shares prefixes"));
         let upto = upto.min(blocks.table(share.table).len());
-        let from = if again { 0 } else { blocks.told(share.table) };
         let mut shared = false;
-        for at in from..upto {
-            if !blocks.is_known(share.table, at) {
-                let identity = prompt.identity(at as u32, size);
-                blocks.tell(share.table, identity);
-                shared |= !identity.is_own();
-            }
+        for stretch in prompt.stretches(size, blocks.told(share.table) as u32, upto as u32) {
+            blocks.tell(share.table, &stretch);
+            shared |= !stretch.source.is_own();
         }
         self.count_blocks(share.pool);
         if shared {
@@ -280,7 +349,7 @@ impl Kernel<'_> {
         let bound = self.eval(world, cache, &Frame::session(slot));
         self.check_fault()?;
         let upto = reach.min(self.pools[share.pool as usize].quanta_within(bound)) as usize;
-        self.tell(slot, share, upto, false);
+        self.tell(slot, share, upto);
         Ok(())
     }
 
@@ -334,19 +403,16 @@ impl Kernel<'_> {
 
     /// `drop P`: the session's own blocks that nobody holds are forgotten.
     pub(crate) fn drop_blocks(&mut self, slot: u32, pool: u32) {
-        let mut found = std::mem::take(&mut self.blocks_taken);
-        found.clear();
-        found.extend(self.chain(slot, pool, BLOCKS_MAX));
-        let size = self.pools[pool as usize].quantum;
-        let own = |at: usize| self.sessions[slot as usize].prompt.identity(at as u32, size).is_own();
-        let first = (0..found.len()).position(own).unwrap_or(found.len());
-        let blocks = self.blocks_mut(pool);
-        for &block in found[first..].iter().rev() {
-            if !blocks.is_referenced(block) {
-                blocks.vacate(block);
+        let prompt = &self.sessions[slot as usize].prompt;
+        let state = &mut self.pools[pool as usize];
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
+        for stretch in prompt.stretches(state.quantum, 0, BLOCKS_MAX) {
+            if stretch.source.is_own() {
+                blocks.forget_cached(&stretch);
+            } else if blocks.found(&stretch).len() < stretch.places.len() {
+                break;
             }
         }
-        self.blocks_taken = found;
         self.count_blocks(pool);
     }
 }
