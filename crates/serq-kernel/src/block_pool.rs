@@ -170,6 +170,7 @@ impl BlockPool {
         self.changes += 1;
         let table = &mut self.tables[table as usize].blocks;
         let (first, count) = (table.len(), count as usize);
+        // What became vacant last comes first, then numbers that nothing had yet.
         let left = self.vacant.len().saturating_sub(count);
         table.extend(self.vacant.drain(left..).rev());
         for &block in &table[first..] {
@@ -183,8 +184,8 @@ impl BlockPool {
         self.links.resize(all, Link::LOOSE);
     }
 
-    /// What the table's blocks at the stretch's places hold, now that they are computed, up to
-    /// its end. Others of the same content are found before them.
+    /// What the table's blocks hold, now that they are computed: from the first that was not told,
+    /// which is of the stretch, up to the stretch's end.
     pub(crate) fn tell(&mut self, table: u32, stretch: &Stretch) {
         let Self { blocks, contents, tables, .. } = self;
         let state = &mut tables[table as usize];
@@ -200,19 +201,25 @@ impl BlockPool {
         for (nth, &block) in told.iter().enumerate() {
             blocks[block as usize].place = Some(place(nth));
         }
+        // Behind the chain's last block nothing can be there already.
         let among = contents.len(chain).saturating_sub(first).min(told.len());
         if among < told.len() {
             contents.put_behind(place(among), &told[among..]);
         }
         for nth in 0..among {
             let block = self.tables[table as usize].blocks[from + nth];
-            match self.contents.block(place(nth)) {
-                Some(first) => {
-                    let last = self.twins(first).last().unwrap_or(first);
-                    self.blocks[last as usize].twin = Some(block);
-                }
-                None => self.contents.put(place(nth), block),
+            self.put(place(nth), block);
+        }
+    }
+
+    /// The block is found there, once those that were told the same before it are gone.
+    fn put(&mut self, place: Place, block: u32) {
+        match self.contents.block(place) {
+            Some(first) => {
+                let last = self.twins(first).last().unwrap_or(first);
+                self.blocks[last as usize].twin = Some(block);
             }
+            None => self.contents.put(place, block),
         }
     }
 
@@ -232,7 +239,7 @@ impl BlockPool {
                 continue;
             }
             match self.blocks[block as usize].place {
-                Some(place) if !self.contents.source(place).is_own() => self.lru.append(&mut self.links, block),
+                Some(place) if !self.contents.key(place).source.is_own() => self.lru.append(&mut self.links, block),
                 _ => self.vacate(block),
             }
         }
@@ -247,12 +254,15 @@ impl BlockPool {
     /// Evicts so many of the cached blocks, those used longest ago; answers how many of them
     /// prompts begin with.
     pub(crate) fn evict(&mut self, count: u32) -> u32 {
+        self.changes += 1;
         let mut firsts = 0;
-        for _ in 0..count {
-            let Some(block) = self.lru.first() else { break };
+        let from = self.vacant.len();
+        self.lru.take_first(&mut self.links, count, &mut self.vacant);
+        for at in from..self.vacant.len() {
+            let block = self.vacant[at];
             let place = self.blocks[block as usize].place.expect("what is cached is known");
-            firsts += u32::from(self.contents.in_prompt(place) == 0);
-            self.forget(block);
+            firsts += u32::from(place.at == 0 && self.contents.key(place).start == 0);
+            self.untell(block);
         }
         firsts
     }
@@ -274,17 +284,20 @@ impl BlockPool {
         self.vacate(block);
     }
 
-    /// A block that stands in no table, and is not cached, is vacant: what is known of it goes.
+    /// A block that stands in no table, and is not cached, is vacant.
     fn vacate(&mut self, block: u32) {
+        self.untell(block);
         self.vacant.push(block);
-        let Block { place, twin } = std::mem::take(&mut self.blocks[block as usize]);
-        let Some(place) = place else { return };
-        if self.contents.replace(place, block, twin) {
-            return;
+    }
+
+    /// What is known of a block goes.
+    fn untell(&mut self, block: u32) {
+        let Block { place: Some(place), twin } = std::mem::take(&mut self.blocks[block as usize]) else { return };
+        if !self.contents.replace(place, block, twin) {
+            let first = self.contents.block(place).expect("what is known is found");
+            let before = self.twins(first).find(|&of| self.blocks[of as usize].twin == Some(block));
+            self.blocks[before.expect("it is a twin of the first") as usize].twin = twin;
         }
-        let first = self.contents.block(place).expect("what is known is found");
-        let before = self.twins(first).find(|&of| self.blocks[of as usize].twin == Some(block));
-        self.blocks[before.expect("it is a twin of the first") as usize].twin = twin;
     }
 
     /// Blocks that the given tables name, each once.

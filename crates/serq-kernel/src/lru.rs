@@ -114,6 +114,18 @@ impl Lru {
         }
     }
 
+    /// Takes so many from the first on out of it, or all, and adds them to `taken` in their order.
+    pub(crate) fn take_first(&mut self, items: &mut [impl Linked], count: u32, taken: &mut Vec<u32>) {
+        let count = count.min(self.len);
+        let mut first = self.first;
+        for _ in 0..count {
+            taken.push(first);
+            first = items[first as usize].link().next;
+        }
+        self.len -= count;
+        self.join(items, NONE, first);
+    }
+
     /// Makes two items neighbours, or one of them an end.
     fn join(&mut self, items: &mut [impl Linked], previous: u32, next: u32) {
         match previous {
@@ -192,6 +204,11 @@ mod tests {
         // The first and the last with their neighbours, against the order.
         assert_eq!(list(&[4, 5, 8, 2], &[]), [1, 3]);
         assert!(list(&[1, 3], &[]).is_empty());
-        assert_eq!(list(&[], &[6]), [6]);
+        assert_eq!(list(&[], &[6, 1, 3]), [6, 1, 3]);
+        let mut taken = vec![0];
+        lru.take_first(&mut items, 2, &mut taken);
+        assert_eq!((taken.as_slice(), lru.walk(&items).collect::<Vec<_>>()), (&[0, 6, 1][..], vec![3]));
+        lru.take_first(&mut items, 2, &mut taken);
+        assert_eq!((taken.as_slice(), lru.first(), lru.len()), (&[0, 6, 1, 3][..], None, 0));
     }
 }

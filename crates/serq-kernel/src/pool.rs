@@ -226,7 +226,7 @@ fn whole(x: f64) -> bool {
 
 /// The least whole number that is not below `x`, without a call where it is small.
 #[inline(always)]
-pub(crate) fn ceil(x: f64) -> f64 {
+fn ceil(x: f64) -> f64 {
     let down = f64::from(x as i32);
     if (x - down).abs() < 1.0 { if down < x { down + 1.0 } else { down } } else { x.ceil() }
 }

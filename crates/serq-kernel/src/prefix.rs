@@ -8,6 +8,10 @@
 //!           ├── the group's, or the trace's ──┤├── the conversation's own ──
 //! ```
 //!
+//! It is looked up in [`Stretch`]es, each from one source: the group's part is one, the blocks
+//! that have one name in the trace are one, and so is all that is the conversation's own,
+//! however long it gets.
+//!
 //! A hold with a `cache` clause refers to the longest chain of these that the pool has,
 //! whoever computed them, and allocates the rest. Shared blocks can be found from when
 //! they are computed and their session goes on; own ones, which nobody else asks for, from
@@ -15,7 +19,7 @@
 //!
 //! # Invariants
 //!
-//! - Equal identities are equal contents: where the group or the trace's blocks of a session
+//! - Equal sources and places are equal contents: where the group or the trace's blocks of a session
 //!   change, or how far they reach, another conversation of its own begins.
 //! - A pool's allocated and cached blocks are those its [`BlockPool`] counts.
 //! - Making a block findable that others may ask for wakes who waits for the pool's change.
@@ -28,7 +32,7 @@ use crate::block_pool::{BLOCKS_MAX, BlockPool, Source, Stretch};
 use crate::expression::{Frame, NOBODY};
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
-use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED, ceil};
+use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
 use crate::world::{Result, World};
 
 /// A share of a pool that counts units only.
@@ -59,14 +63,19 @@ impl Prompt {
     /// place `from` is, up to the place `upto`.
     fn stretches(&self, size: f64, from: u32, upto: u32) -> impl Iterator<Item = Stretch> {
         let sources = Sources { prompt: self, size, shared: self.blocks_shared(size) };
-        let mut start = if from < upto { sources.start(from) } else { upto };
+        let mut nth = sources.before(from);
+        let mut start = sources.blocks_named(nth);
         from_fn(move || {
-            (start < upto).then(|| {
-                let (source, end) = sources.at(start);
+            while start < upto {
+                let (source, end) = sources.nth(nth);
                 let places = start..end.min(upto);
-                start = end;
-                Stretch { source, places }
-            })
+                (nth, start) = (nth + 1, end);
+                // A small block of the trace may have the last token of none.
+                if from.max(places.start) < places.end {
+                    return Some(Stretch { source, places });
+                }
+            }
+            None
         })
     }
 
@@ -75,7 +84,8 @@ impl Prompt {
     }
 }
 
-/// Where a prompt's blocks of `size` tokens come from.
+/// Where a prompt's blocks of `size` tokens come from, one source after the other: the trace's
+/// blocks or the group, then the conversation.
 struct Sources<'p> {
     prompt: &'p Prompt,
     size: f64,
@@ -84,47 +94,33 @@ struct Sources<'p> {
 }
 
 impl Sources<'_> {
-    /// The source of the block at a place, and the place where its stretch ends.
-    fn at(&self, at: u32) -> (Source, u32) {
+    /// A source, and the place where its stretch ends.
+    fn nth(&self, nth: usize) -> (Source, u32) {
         let Prompt { conversation, group, ids, .. } = self.prompt;
-        if at >= self.shared {
-            (Source::Own(*conversation), BLOCKS_MAX)
-        } else if ids.is_empty() {
-            (Source::Group(group.0), self.shared)
-        } else {
-            let id = self.id(at);
-            (Source::Trace(ids[id]), self.blocks_named(id + 1))
+        match ids.get(nth) {
+            Some(&id) => (Source::Trace(id), self.blocks_named(nth + 1)),
+            None if ids.is_empty() && nth == 0 => (Source::Group(group.0), self.shared),
+            None => (Source::Own(*conversation), BLOCKS_MAX),
         }
     }
 
-    /// Where the stretch of a place begins.
-    fn start(&self, at: u32) -> u32 {
-        if at >= self.shared {
-            self.shared
-        } else if self.prompt.ids.is_empty() {
-            0
-        } else {
-            self.blocks_named(self.id(at))
-        }
+    /// Which source the place is in, or the one before it.
+    fn before(&self, at: u32) -> usize {
+        let ids = f64::from(at) * self.size / self.prompt.block;
+        (ids as usize).min(self.prompt.ids.len()).saturating_sub(1)
     }
 
-    /// Which of the trace's blocks names the block at a place: the one that has its last token
-    /// names all before it as well.
-    fn id(&self, at: u32) -> usize {
-        let upto = (f64::from(at) + 1.0) * self.size / self.prompt.block;
-        (ceil(upto) as usize).clamp(1, self.prompt.ids.len()) - 1
-    }
-
-    /// Blocks that are named by the trace's first so many.
+    /// Blocks that the trace's first so many name: the one that has a block's last token names
+    /// all before it as well.
     fn blocks_named(&self, ids: usize) -> u32 {
-        let block = self.prompt.block;
-        match ids {
-            0 => 0,
-            _ if ids == self.prompt.ids.len() => self.shared,
-            _ => {
-                let upto = ids as f64;
-                count(upto * block / self.size, |blocks| blocks * self.size / block <= upto).min(self.shared)
-            }
+        let (all, block) = (self.prompt.ids.len(), self.prompt.block);
+        if ids == 0 {
+            0
+        } else if ids == all {
+            self.shared
+        } else {
+            let ids = ids as f64;
+            count(ids * block / self.size, |blocks| blocks * self.size / block <= ids).min(self.shared)
         }
     }
 }
@@ -414,5 +410,55 @@ impl Kernel<'_> {
             }
         }
         self.count_blocks(pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the block at a place holds, place by place.
+    fn source(prompt: &Prompt, at: u32, size: f64) -> Source {
+        let end = (f64::from(at) + 1.0) * size;
+        if end > prompt.shared() {
+            Source::Own(prompt.conversation)
+        } else if prompt.ids.is_empty() {
+            Source::Group(prompt.group.0)
+        } else {
+            let id = ((end / prompt.block).ceil() as usize).clamp(1, prompt.ids.len()) - 1;
+            Source::Trace(prompt.ids[id])
+        }
+    }
+
+    #[test]
+    fn stretches_are_what_the_places_are_one_by_one() {
+        let ids = |count: u64| Prompt { conversation: 9, ids: (0..count).collect(), ..Prompt::default() };
+        let mut prompts = vec![ids(0)];
+        for tokens in [3.0, 4.0, 0.7, 1e9, f64::INFINITY] {
+            prompts.push(Prompt { group: (5, tokens), ..ids(0) });
+        }
+        for (count, block, tokens) in [(1, 512.0, 100.0), (5, 4.0, 19.0), (5, 4.0, 99.0), (7, 0.1, 0.65), (3, 0.3, 0.9)]
+        {
+            prompts.push(Prompt { block, tokens, ..ids(count) });
+        }
+        for (prompt, size) in
+            prompts.iter().flat_map(|prompt| [1.0, 4.0, 3.0, 0.1, 0.7, 12.0].map(|size| (prompt, size)))
+        {
+            let all: Vec<Source> = (0..60).map(|at| source(prompt, at, size)).collect();
+            for (from, upto) in (0..=60).flat_map(|from| [0, 1, from, from + 1, 60].map(|upto| (from, upto))) {
+                let stretches: Vec<Stretch> = prompt.stretches(size, from, upto.min(60)).collect();
+                let mut at = from;
+                for Stretch { source, places } in &stretches {
+                    assert_eq!(places.start, all.iter().position(|s| s == source).unwrap() as u32, "begins with it");
+                    assert!(places.contains(&at), "{prompt:?} in {size}, from {from}: {stretches:?}");
+                    assert!(
+                        places.clone().all(|at| all[at as usize] == *source),
+                        "{prompt:?} in {size}: {stretches:?}"
+                    );
+                    at = places.end;
+                }
+                assert_eq!(at, upto.min(60).max(from), "{prompt:?} in {size}, from {from}: {stretches:?}");
+            }
+        }
     }
 }

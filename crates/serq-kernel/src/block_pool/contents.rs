@@ -19,8 +19,8 @@
 
 use smallvec::SmallVec;
 
+use super::Stretch;
 use super::index::{Index, Key};
-use super::{Source, Stretch};
 
 /// No block.
 const NONE: u32 = u32::MAX;
@@ -96,14 +96,9 @@ impl Contents {
         chain
     }
 
-    /// The place in its prompt.
-    pub(super) fn in_prompt(&self, place: Place) -> u32 {
-        self.chains[place.chain as usize].key.start + place.at
-    }
-
-    /// Where the tokens come from.
-    pub(super) fn source(&self, place: Place) -> Source {
-        self.chains[place.chain as usize].key.source
+    /// What the place's stretch begins with.
+    pub(super) fn key(&self, place: Place) -> Key {
+        self.chains[place.chain as usize].key
     }
 
     /// The block that is found there.

@@ -91,9 +91,9 @@ struct Pair {
 impl Pair {
     /// What the pool's block holds.
     fn holds(&self, block: u32) -> Option<Content> {
-        let contents = &self.pool.contents;
         let place = self.pool.blocks[block as usize].place?;
-        Some(Content { source: contents.source(place), at: contents.in_prompt(place) })
+        let key = self.pool.contents.key(place);
+        Some(Content { source: key.source, at: key.start + place.at })
     }
 
     fn compare(&self) {
