@@ -1,26 +1,27 @@
 //! The numbered blocks of a pool that shares prefixes, and who refers to them.
 //!
 //! A share of the pool has a table: the numbers of its blocks, in the order of their
-//! tokens. A block whose content is known has an [`Identity`], and is found by it; two
-//! tables that name it share it. This module knows numbers and identities; what an
-//! identity stands for, and how far a prompt reaches, is `prefix.rs`'s.
+//! tokens. A block whose content is known is found by it, and two tables that name it share
+//! it. This module knows numbers and stretches; what a stretch stands for, and how far a
+//! prompt reaches, is `prefix.rs`'s.
 //!
 //! ```text
-//!            allocate                 close, without identity
+//!            allocate                 close, not told
 //!   vacant ───────────▶ referenced ──────────────────────────▶ vacant
 //!     ▲                   │    ▲
 //!     │ evict, forget     │    │ refer: a hit
 //!     └───── cached ◀─────┘    │
 //!              └───────────────┘
-//!           close, with identity
+//!           close, told
 //! ```
 //!
 //! # Invariants
 //!
 //! - A block is vacant, cached or referenced, and exactly one of them.
 //! - A referenced block stands in as many tables as it has references.
-//! - Every cached block has an identity. Of one there may be several blocks, computed beside each
-//!   other: the one that was told first is found.
+//! - A table's blocks up to `told` are known, and no other of it. A cached block is known.
+//! - Of one content there may be several blocks, computed beside each other: the one that was
+//!   told first is found.
 //! - Cached blocks stand in the order of their last use, a table's tail before its head;
 //!   the first of them is evicted.
 //! - What is known of a block goes with it: nothing is kept of the evicted.
@@ -30,25 +31,19 @@
 //! Block tables and reference counts are those of [Kwon SOSP'23 §4]; the order of the free list
 //! is that of vLLM's `block_pool.py` (0.32.0).
 
+mod contents;
 mod index;
 
 use std::cell::Cell;
+use std::ops::Range;
 
-use index::Index;
+use contents::{Contents, Place};
+use index::Key;
 
-use crate::lru::{Link, Linked, Lru};
+use crate::lru::{Link, Lru};
 
 /// Most blocks a pool that shares prefixes has, referenced and cached.
 pub(crate) const BLOCKS_MAX: u32 = 1 << 22;
-
-/// What a block holds: equal identities are equal tokens, from the prompt's first up to the
-/// block's last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) source: Source,
-    /// The block's place in its prompt.
-    pub(crate) at: u32,
-}
 
 /// Where a block's tokens come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,33 +56,35 @@ pub(crate) enum Source {
     Group(u64),
 }
 
-impl Identity {
+impl Source {
     /// Nobody but the conversation can ever find it.
     pub(crate) fn is_own(self) -> bool {
-        matches!(self.source, Source::Own(_))
+        matches!(self, Self::Own(_))
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Places of a prompt's blocks, one after another, whose tokens come from one source. With the
+/// source and the first place, which may be that of a longer one, equal places have equal tokens,
+/// from the prompt's first up to the block's last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) source: Source,
+    pub(crate) places: Range<u32>,
+}
+
+impl Stretch {
+    fn key(&self) -> Key {
+        Key { source: self.source, start: self.places.start }
+    }
+}
+
+/// What is known of a block.
+#[derive(Clone, Copy, Debug, Default)]
 struct Block {
-    identity: Option<Identity>,
-    references: u32,
+    /// Where what it holds stands.
+    place: Option<Place>,
     /// The next one that was told the same.
     twin: Option<u32>,
-    /// Neighbours among the cached.
-    link: Link,
-}
-
-const VACANT: Block = Block { identity: None, references: 0, twin: None, link: Link::LOOSE };
-
-impl Linked for Block {
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
 }
 
 /// The blocks one share has.
@@ -101,12 +98,14 @@ struct Table {
 #[derive(Debug, Default)]
 pub(crate) struct BlockPool {
     blocks: Vec<Block>,
-    index: Index,
+    /// In how many tables each block stands.
+    references: Vec<u32>,
+    /// Each block's neighbours among the cached.
+    links: Vec<Link>,
+    contents: Contents,
     vacant: Vec<u32>,
     /// The cached, in the order of their last use.
     lru: Lru,
-    referenced: u32,
-    cached: u32,
     tables: Vec<Table>,
     tables_free: Vec<u32>,
     /// Changes, and how many of them there were when it was last checked.
@@ -117,21 +116,21 @@ pub(crate) struct BlockPool {
 impl BlockPool {
     /// Blocks some table names.
     pub(crate) fn referenced(&self) -> u32 {
-        self.referenced
+        (self.blocks.len() - self.vacant.len()) as u32 - self.cached()
     }
 
     /// Blocks no table names whose content can be found.
     pub(crate) fn cached(&self) -> u32 {
-        self.cached
+        self.lru.len()
     }
 
-    /// The block with this content.
-    pub(crate) fn find(&self, identity: Identity) -> Option<u32> {
-        self.index.find(identity, |block| self.blocks[block as usize].identity)
+    /// The blocks of a stretch that are there, from its first up to where one is not.
+    pub(crate) fn found(&self, stretch: &Stretch) -> &[u32] {
+        self.contents.found(stretch)
     }
 
     pub(crate) fn is_referenced(&self, block: u32) -> bool {
-        self.blocks[block as usize].references > 0
+        self.references[block as usize] > 0
     }
 
     /// An empty table.
@@ -152,54 +151,75 @@ impl BlockPool {
         self.tables[table as usize].told
     }
 
-    /// A hit: the table's next block is one that is there.
-    pub(crate) fn refer(&mut self, table: u32, block: u32) {
+    /// A hit: the table's next blocks are those of the stretch that are there. Answers how many.
+    pub(crate) fn refer(&mut self, table: u32, stretch: &Stretch) -> usize {
         self.changes += 1;
-        if self.blocks[block as usize].references == 0 {
-            self.unlink(block);
-            self.referenced += 1;
-        }
-        self.blocks[block as usize].references += 1;
-        let table = &mut self.tables[table as usize];
-        table.blocks.push(block);
+        let Self { contents, references, links, lru, tables, .. } = self;
+        let found = contents.found(stretch);
+        // Its tail came first when it was given back.
+        let tail_first = found.iter().rev().copied();
+        lru.unlink_all(links, tail_first.filter(|&block| add_reference(&mut references[block as usize])));
+        let table = &mut tables[table as usize];
+        table.blocks.extend_from_slice(found);
         table.told = table.blocks.len();
+        found.len()
     }
 
-    /// The table's next block is one nobody has. The caller made room.
-    pub(crate) fn allocate(&mut self, table: u32) {
+    /// The table's next blocks are so many that nobody has. The caller made room.
+    pub(crate) fn allocate(&mut self, table: u32, count: u32) {
         self.changes += 1;
-        let block = self.vacant.pop().unwrap_or_else(|| {
-            self.blocks.push(VACANT);
-            (self.blocks.len() - 1) as u32
-        });
-        self.blocks[block as usize].references = 1;
-        self.referenced += 1;
-        self.tables[table as usize].blocks.push(block);
+        let table = &mut self.tables[table as usize].blocks;
+        let (first, count) = (table.len(), count as usize);
+        // What became vacant last comes first, then numbers that nothing had yet.
+        let left = self.vacant.len().saturating_sub(count);
+        table.extend(self.vacant.drain(left..).rev());
+        for &block in &table[first..] {
+            self.references[block as usize] = 1;
+        }
+        let next = self.blocks.len();
+        let all = next + first + count - table.len();
+        table.extend(next as u32..all as u32);
+        self.blocks.resize(all, Block::default());
+        self.references.resize(all, 1);
+        self.links.resize(all, Link::LOOSE);
     }
 
-    /// The table's block at this place has an identity.
-    pub(crate) fn is_known(&self, table: u32, at: usize) -> bool {
-        self.blocks[self.tables[table as usize].blocks[at] as usize].identity.is_some()
-    }
-
-    /// What the table's block at a place holds, now that it is computed. Others of the same
-    /// content are found before it.
-    pub(crate) fn tell(&mut self, table: u32, identity: Identity) {
-        self.changes += 1;
-        let at = identity.at as usize;
-        let state = &mut self.tables[table as usize];
-        state.told = state.told.max(at + 1);
-        let block = state.blocks[at];
-        if self.blocks[block as usize].identity.is_some() {
+    /// What the table's blocks hold, now that they are computed: from the first that was not told,
+    /// which is of the stretch, up to the stretch's end.
+    pub(crate) fn tell(&mut self, table: u32, stretch: &Stretch) {
+        let Self { blocks, contents, tables, .. } = self;
+        let state = &mut tables[table as usize];
+        let (from, upto) = (state.told, stretch.places.end as usize);
+        if from >= upto {
             return;
         }
-        self.blocks[block as usize].identity = Some(identity);
-        match self.find(identity) {
+        self.changes += 1;
+        state.told = upto;
+        let told = &state.blocks[from..upto];
+        let (chain, first) = (contents.chain_of(stretch), from - stretch.places.start as usize);
+        let place = |nth: usize| Place { chain, at: (first + nth) as u32 };
+        for (nth, &block) in told.iter().enumerate() {
+            blocks[block as usize].place = Some(place(nth));
+        }
+        // Behind the chain's last block nothing can be there already.
+        let among = contents.len(chain).saturating_sub(first).min(told.len());
+        if among < told.len() {
+            contents.put_behind(place(among), &told[among..]);
+        }
+        for nth in 0..among {
+            let block = self.tables[table as usize].blocks[from + nth];
+            self.put(place(nth), block);
+        }
+    }
+
+    /// The block is found there, once those that were told the same before it are gone.
+    fn put(&mut self, place: Place, block: u32) {
+        match self.contents.block(place) {
             Some(first) => {
                 let last = self.twins(first).last().unwrap_or(first);
                 self.blocks[last as usize].twin = Some(block);
             }
-            None => self.index.insert(identity, block),
+            None => self.contents.put(place, block),
         }
     }
 
@@ -208,76 +228,76 @@ impl BlockPool {
         std::iter::successors(Some(first), |&block| self.blocks[block as usize].twin)
     }
 
-    /// The block's content is known no more.
-    fn untell(&mut self, block: u32) {
-        let Some(identity) = self.blocks[block as usize].identity.take() else { return };
-        let twin = self.blocks[block as usize].twin.take();
-        let first = self
-            .index
-            .find(identity, |of| if of == block { Some(identity) } else { self.blocks[of as usize].identity });
-        let first = first.expect("what has an identity is found by it");
-        if first == block {
-            self.index.remove(identity, block);
-            if let Some(twin) = twin {
-                self.index.insert(identity, twin);
-            }
-        } else {
-            let before = self.twins(first).find(|&of| self.blocks[of as usize].twin == Some(block));
-            self.blocks[before.expect("it is a twin of the first") as usize].twin = twin;
-        }
-    }
-
-    /// Ends a table, its tail first: blocks with an identity stay cached, but for those from
-    /// `kept` on that are the conversation's own.
+    /// Ends a table, its tail first: known blocks stay cached, but for those from `kept` on that
+    /// are the conversation's own.
     pub(crate) fn close(&mut self, table: u32, kept: usize) {
         self.changes += 1;
-        let mut blocks = std::mem::take(&mut self.tables[table as usize].blocks);
-        for (at, &block) in blocks.iter().enumerate().rev() {
-            let state = &mut self.blocks[block as usize];
-            state.references -= 1;
-            if state.references > 0 {
+        let Table { mut blocks, told } = std::mem::take(&mut self.tables[table as usize]);
+        let kept = kept.min(told);
+        for &block in blocks[kept..].iter().rev() {
+            if !take_reference(&mut self.references[block as usize]) {
                 continue;
             }
-            self.referenced -= 1;
-            match state.identity {
-                Some(identity) if at < kept || !identity.is_own() => self.append(block),
-                Some(_) => {
-                    self.append(block);
-                    self.vacate(block);
-                }
-                None => self.vacant.push(block),
+            match self.blocks[block as usize].place {
+                Some(place) if !self.contents.key(place).source.is_own() => self.lru.append(&mut self.links, block),
+                _ => self.vacate(block),
             }
         }
+        let tail_first = blocks[..kept].iter().rev().copied();
+        let unused = tail_first.filter(|&block| take_reference(&mut self.references[block as usize]));
+        self.lru.append_all(&mut self.links, unused);
         blocks.clear();
-        self.tables[table as usize] = Table { blocks, told: 0 };
+        self.tables[table as usize].blocks = blocks;
         self.tables_free.push(table);
     }
 
-    /// Evicts the cached block used longest ago; answers what it held.
-    pub(crate) fn evict(&mut self) -> Option<Identity> {
-        let block = self.lru.first()?;
-        let identity = self.blocks[block as usize].identity;
-        self.vacate(block);
-        identity
+    /// Evicts so many of the cached blocks, those used longest ago; answers how many of them
+    /// prompts begin with.
+    pub(crate) fn evict(&mut self, count: u32) -> u32 {
+        self.changes += 1;
+        let mut firsts = 0;
+        let from = self.vacant.len();
+        self.lru.take_first(&mut self.links, count, &mut self.vacant);
+        for at in from..self.vacant.len() {
+            let block = self.vacant[at];
+            let place = self.blocks[block as usize].place.expect("what is cached is known");
+            firsts += u32::from(place.at == 0 && self.contents.key(place).start == 0);
+            self.untell(block);
+        }
+        firsts
+    }
+
+    /// Forgets what no table names of what is found of a stretch, its tail first.
+    pub(crate) fn forget_cached(&mut self, stretch: &Stretch) {
+        let found = self.contents.found(stretch).to_vec();
+        for block in found.into_iter().rev() {
+            if !self.is_referenced(block) {
+                self.forget(block);
+            }
+        }
     }
 
     /// Forgets a cached block.
-    pub(crate) fn vacate(&mut self, block: u32) {
+    fn forget(&mut self, block: u32) {
         self.changes += 1;
-        self.unlink(block);
+        self.lru.unlink(&mut self.links, block);
+        self.vacate(block);
+    }
+
+    /// A block that stands in no table, and is not cached, is vacant.
+    fn vacate(&mut self, block: u32) {
         self.untell(block);
-        self.blocks[block as usize] = VACANT;
         self.vacant.push(block);
     }
 
-    fn append(&mut self, block: u32) {
-        self.lru.append(&mut self.blocks, block);
-        self.cached += 1;
-    }
-
-    fn unlink(&mut self, block: u32) {
-        self.lru.unlink(&mut self.blocks, block);
-        self.cached -= 1;
+    /// What is known of a block goes.
+    fn untell(&mut self, block: u32) {
+        let Block { place: Some(place), twin } = std::mem::take(&mut self.blocks[block as usize]) else { return };
+        if !self.contents.replace(place, block, twin) {
+            let first = self.contents.block(place).expect("what is known is found");
+            let before = self.twins(first).find(|&of| self.blocks[of as usize].twin == Some(block));
+            self.blocks[before.expect("it is a twin of the first") as usize].twin = twin;
+        }
     }
 
     /// Blocks that the given tables name, each once.
@@ -296,39 +316,55 @@ impl BlockPool {
         }
         let mut references = vec![0; self.blocks.len()];
         for table in &self.tables {
-            table.blocks.iter().for_each(|&block| references[block as usize] += 1);
-            assert!(table.told <= table.blocks.len(), "a table's told blocks are its blocks");
+            for (at, &block) in table.blocks.iter().enumerate() {
+                references[block as usize] += 1;
+                let is_known = self.blocks[block as usize].place.is_some();
+                assert_eq!(is_known, at < table.told, "a table's first blocks are told, and no other");
+            }
         }
         let mut is_vacant = vec![false; self.blocks.len()];
         for &block in &self.vacant {
             assert!(!std::mem::replace(&mut is_vacant[block as usize], true), "a block is vacant once");
         }
-        let (mut referenced, mut cached, mut known) = (0, 0, 0);
+        assert_eq!(self.references, references, "a block stands in as many tables as it has references");
+        let mut cached = 0;
         for (number, block) in self.blocks.iter().enumerate() {
-            assert_eq!(block.references, references[number], "a block stands in as many tables as it has references");
-            if let Some(identity) = block.identity {
-                let first = self.find(identity).expect("what has an identity is found by it");
-                known += usize::from(first == number as u32);
+            if let Some(place) = block.place {
+                let first = self.contents.block(place).expect("what is known is found");
                 assert!(self.twins(first).any(|block| block == number as u32), "it is the first's twin");
             }
-            match (is_vacant[number], block.references > 0) {
-                (true, in_tables) => assert!(!in_tables && block.identity.is_none(), "what is vacant is nobody's"),
-                (false, true) => referenced += 1,
+            match (is_vacant[number], references[number] > 0) {
+                (true, in_tables) => assert!(!in_tables && block.place.is_none(), "what is vacant is nobody's"),
+                (false, true) => {}
                 (false, false) => {
                     cached += 1;
-                    assert!(block.identity.is_some(), "what is cached can be found");
+                    assert!(block.place.is_some(), "what is cached is known");
                 }
             }
         }
-        assert_eq!((referenced, cached), (self.referenced, self.cached), "blocks are counted");
-        assert_eq!(self.index.len(), known, "what can be found is there");
+        for place in self.contents.check() {
+            let block = self.contents.block(place).expect("the place has one");
+            assert_eq!(self.blocks[block as usize].place, Some(place), "what is found is there");
+        }
         let mut listed = 0;
-        for at in self.lru.walk(&self.blocks) {
-            assert!(self.blocks[at as usize].references == 0 && !is_vacant[at as usize], "what is listed is cached");
+        for at in self.lru.walk(&self.links) {
+            assert!(references[at as usize] == 0 && !is_vacant[at as usize], "what is listed is cached");
             listed += 1;
         }
-        assert_eq!(listed, self.cached, "what is cached is listed");
+        assert_eq!((listed, self.cached()), (cached, cached), "what is cached is listed");
     }
+}
+
+/// Answers whether it is the first.
+fn add_reference(references: &mut u32) -> bool {
+    *references += 1;
+    *references == 1
+}
+
+/// Answers whether it was the last.
+fn take_reference(references: &mut u32) -> bool {
+    *references -= 1;
+    *references == 0
 }
 
 #[cfg(test)]

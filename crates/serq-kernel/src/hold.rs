@@ -270,9 +270,10 @@ impl<'p> Kernel<'p> {
             self.check_quanta(slot, state.quanta(wanted.max(reserve)), wanted.max(reserve))?;
             let (quanta, room) = (state.quanta(wanted), state.quanta(wanted.max(reserve)));
             units.push(quanta);
+            let state = &self.pools[pool as usize];
             // What others hold of the same content takes no room of its own.
-            let there = if hold.cache.is_some() { self.quanta_allocated(slot, pool, quanta, reuse) } else { 0.0 };
-            fits &= self.pools[pool as usize].fits(room - there);
+            fits &= state.fits(room)
+                || hold.cache.is_some() && state.fits(room - self.quanta_allocated(slot, pool, quanta, reuse));
         }
         if fits {
             let reuse = reuse.or_else(|| read_reuse(self, world));

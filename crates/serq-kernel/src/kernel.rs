@@ -115,7 +115,6 @@ pub struct Kernel<'p> {
     pub(crate) serve_order: Vec<u32>,
     pub(crate) run_stages: Vec<u32>,
     pub(crate) region: Region,
-    pub(crate) blocks_taken: Vec<u32>,
     pub(crate) trace_ids: Vec<u64>,
 }
 
@@ -217,7 +216,6 @@ impl<'p> Kernel<'p> {
             serve_order: Vec::new(),
             run_stages: Vec::new(),
             region: Region::new(stages),
-            blocks_taken: Vec::new(),
             trace_ids: Vec::new(),
         }
     }

@@ -8,6 +8,10 @@
 //!           ├── the group's, or the trace's ──┤├── the conversation's own ──
 //! ```
 //!
+//! It is looked up in [`Stretch`]es, each from one source: the group's part is one, the blocks
+//! that have one name in the trace are one, and so is all that is the conversation's own,
+//! however long it gets.
+//!
 //! A hold with a `cache` clause refers to the longest chain of these that the pool has,
 //! whoever computed them, and allocates the rest. Shared blocks can be found from when
 //! they are computed and their session goes on; own ones, which nobody else asks for, from
@@ -15,14 +19,16 @@
 //!
 //! # Invariants
 //!
-//! - Equal identities are equal contents: where the group or the trace's blocks of a session
+//! - Equal sources and places are equal contents: where the group or the trace's blocks of a session
 //!   change, or how far they reach, another conversation of its own begins.
 //! - A pool's allocated and cached blocks are those its [`BlockPool`] counts.
 //! - Making a block findable that others may ask for wakes who waits for the pool's change.
 
+use std::iter::from_fn;
+
 use serq_ir::BuiltIn;
 
-use crate::block_pool::{BLOCKS_MAX, BlockPool, Identity, Source};
+use crate::block_pool::{BLOCKS_MAX, BlockPool, Source, Stretch};
 use crate::expression::{Frame, NOBODY};
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
@@ -53,20 +59,83 @@ impl Prompt {
         if self.ids.is_empty() { self.group.1 } else { self.tokens.min(self.ids.len() as f64 * self.block) }
     }
 
-    /// What the block at a place holds, in blocks of `size` tokens.
-    fn identity(&self, at: u32, size: f64) -> Identity {
-        let end = (f64::from(at) + 1.0) * size;
-        let source = if end > self.shared() {
-            Source::Own(self.conversation)
-        } else if self.ids.is_empty() {
-            Source::Group(self.group.0)
-        } else {
-            // The trace's block that has the last token names all before it as well.
-            let id = ((end / self.block).ceil() as usize).clamp(1, self.ids.len()) - 1;
-            Source::Trace(self.ids[id])
-        };
-        Identity { source, at }
+    /// The stretches of the prompt's blocks, of `size` tokens each: from the one in which the
+    /// place `from` is, up to the place `upto`.
+    fn stretches(&self, size: f64, from: u32, upto: u32) -> impl Iterator<Item = Stretch> {
+        let sources = Sources { prompt: self, size, shared: self.blocks_shared(size) };
+        let mut nth = sources.before(from);
+        let mut start = sources.blocks_named(nth);
+        from_fn(move || {
+            while start < upto {
+                let (source, end) = sources.nth(nth);
+                let places = start..end.min(upto);
+                (nth, start) = (nth + 1, end);
+                // A small block of the trace may have the last token of none.
+                if from.max(places.start) < places.end {
+                    return Some(Stretch { source, places });
+                }
+            }
+            None
+        })
     }
+
+    fn blocks_shared(&self, size: f64) -> u32 {
+        count(self.shared() / size, |blocks| blocks * size <= self.shared())
+    }
+}
+
+/// Where a prompt's blocks of `size` tokens come from, one source after the other: the trace's
+/// blocks or the group, then the conversation.
+struct Sources<'p> {
+    prompt: &'p Prompt,
+    size: f64,
+    /// The first blocks, that others may have too.
+    shared: u32,
+}
+
+impl Sources<'_> {
+    /// A source, and the place where its stretch ends.
+    fn nth(&self, nth: usize) -> (Source, u32) {
+        let Prompt { conversation, group, ids, .. } = self.prompt;
+        match ids.get(nth) {
+            Some(&id) => (Source::Trace(id), self.blocks_named(nth + 1)),
+            None if ids.is_empty() && nth == 0 => (Source::Group(group.0), self.shared),
+            None => (Source::Own(*conversation), BLOCKS_MAX),
+        }
+    }
+
+    /// Which source the place is in, or the one before it.
+    fn before(&self, at: u32) -> usize {
+        let ids = f64::from(at) * self.size / self.prompt.block;
+        (ids as usize).min(self.prompt.ids.len()).saturating_sub(1)
+    }
+
+    /// Blocks that the trace's first so many name: the one that has a block's last token names
+    /// all before it as well.
+    fn blocks_named(&self, ids: usize) -> u32 {
+        let (all, block) = (self.prompt.ids.len(), self.prompt.block);
+        if ids == 0 {
+            0
+        } else if ids == all {
+            self.shared
+        } else {
+            let ids = ids as f64;
+            count(ids * block / self.size, |blocks| blocks * self.size / block <= ids).min(self.shared)
+        }
+    }
+}
+
+/// How many blocks, at most [`BLOCKS_MAX`], are within what `about` so many are within, but for
+/// a rounding.
+fn count(about: f64, are_within: impl Fn(f64) -> bool) -> u32 {
+    let mut count = (about as u32).min(BLOCKS_MAX);
+    while count > 0 && !are_within(f64::from(count)) {
+        count -= 1;
+    }
+    while count < BLOCKS_MAX && are_within(f64::from(count) + 1.0) {
+        count += 1;
+    }
+    count
 }
 
 impl Kernel<'_> {
@@ -125,16 +194,22 @@ impl Kernel<'_> {
         self.pools[pool as usize].addressed.as_mut().expect("the pool shares prefixes")
     }
 
-    /// The longest chain of the session's prompt that the pool has, at most so many blocks.
-    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = u32> {
+    /// The longest chain of the session's prompt that the pool has, at most so many blocks: what
+    /// is found of each stretch, up to the first that is not whole.
+    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = &[u32]> {
         let (prompt, size) = (&self.sessions[slot as usize].prompt, self.pools[pool as usize].quantum);
         let blocks = self.blocks(pool).expect("the pool shares prefixes");
-        (0..most).map_while(move |at| blocks.find(prompt.identity(at, size)))
+        let mut whole = true;
+        prompt.stretches(size, 0, most).map_while(move |stretch| {
+            let found = whole.then(|| blocks.found(&stretch))?;
+            whole = found.len() == stretch.places.len();
+            Some(found)
+        })
     }
 
     /// `cachedin` of a pool that shares prefixes, in blocks.
     pub(crate) fn blocks_found(&self, slot: u32, pool: u32) -> f64 {
-        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).count() as f64 }
+        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).map(<[u32]>::len).sum::<usize>() as f64 }
     }
 
     /// Most blocks a hold of `quanta` takes that are there.
@@ -147,7 +222,7 @@ impl Kernel<'_> {
     pub(crate) fn quanta_allocated(&self, slot: u32, pool: u32, quanta: f64, reuse: Option<f64>) -> f64 {
         let Some(blocks) = self.blocks(pool) else { return 0.0 };
         let most = self.most_taken(pool, quanta, reuse);
-        self.chain(slot, pool, most).filter(|&block| blocks.is_referenced(block)).count() as f64
+        self.chain(slot, pool, most).flatten().filter(|&&block| blocks.is_referenced(block)).count() as f64
     }
 
     /// A hold's share of a pool that shares prefixes: what is there, `caches` saying whether
@@ -160,17 +235,17 @@ impl Kernel<'_> {
         caches: bool,
         reuse: Option<f64>,
     ) -> Result<(u32, f64)> {
-        let mut found = std::mem::take(&mut self.blocks_taken);
-        found.clear();
-        if caches {
-            let most = self.most_taken(pool, quanta, reuse);
-            found.extend(self.chain(slot, pool, most));
-        }
-        let blocks = self.blocks_mut(pool);
+        let most = if caches { self.most_taken(pool, quanta, reuse) } else { 0 };
+        let prompt = &self.sessions[slot as usize].prompt;
+        let state = &mut self.pools[pool as usize];
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         let table = blocks.open();
-        found.iter().for_each(|&block| blocks.refer(table, block));
-        let taken = found.len() as f64;
-        self.blocks_taken = found;
+        for stretch in prompt.stretches(state.quantum, 0, most) {
+            if blocks.refer(table, &stretch) < stretch.places.len() {
+                break;
+            }
+        }
+        let taken = blocks.table(table).len() as f64;
         self.count_blocks(pool);
         self.allocate_blocks(slot, pool, table, quanta - taken)?;
         Ok((table, taken))
@@ -187,9 +262,7 @@ impl Kernel<'_> {
                 format!("{name} has more than {BLOCKS_MAX} blocks; a larger `block` or a smaller `cap` is meant");
             return Err(self.fault_at(message, slot));
         }
-        for _ in 0..quanta as u32 {
-            blocks.allocate(table);
-        }
+        blocks.allocate(table, quanta as u32);
         self.count_blocks(pool);
         Ok(())
     }
@@ -201,13 +274,10 @@ impl Kernel<'_> {
         let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         // A cap without a limit is over by -inf.
         let most = (over / size).ceil().clamp(0.0, f64::from(blocks.cached())) as u32;
-        for _ in 0..most {
-            let Some(evicted) = blocks.evict() else { break };
-            state.counts.evicted_units += size;
-            // The tail goes first, so with the first block nothing of a prefix is left.
-            state.counts.evicted_entries += u64::from(evicted.at == 0);
-        }
         if most > 0 {
+            // The tail goes first, so with the first block nothing of a prefix is left.
+            state.counts.evicted_entries += u64::from(blocks.evict(most));
+            (0..most).for_each(|_| state.counts.evicted_units += size);
             self.count_blocks(pool);
         }
     }
@@ -228,28 +298,23 @@ impl Kernel<'_> {
     /// Gives a table back, the first `kept` blocks of it computed and to be kept.
     pub(crate) fn close_table(&mut self, slot: u32, share: Share, kept: f64) {
         let kept = kept as usize;
-        self.tell(slot, share, kept, true);
+        self.tell(slot, share, kept);
         self.blocks_mut(share.pool).close(share.table, kept);
         self.pools[share.pool as usize].holders -= u32::from(share.counted);
         self.count_blocks(share.pool);
         self.touch_pool(share.pool, USED | HOLDERS);
     }
 
-    /// Makes a share's first blocks findable; `again` also those that another one's copy was
-    /// found instead of.
-    fn tell(&mut self, slot: u32, share: Share, upto: usize, again: bool) {
+    /// Makes a share's first blocks findable.
+    fn tell(&mut self, slot: u32, share: Share, upto: usize) {
         let prompt = &self.sessions[slot as usize].prompt;
         let state = &mut self.pools[share.pool as usize];
         let (size, blocks) = (state.quantum, state.addressed.as_mut().expect("the pool shares prefixes"));
         let upto = upto.min(blocks.table(share.table).len());
-        let from = if again { 0 } else { blocks.told(share.table) };
         let mut shared = false;
-        for at in from..upto {
-            if !blocks.is_known(share.table, at) {
-                let identity = prompt.identity(at as u32, size);
-                blocks.tell(share.table, identity);
-                shared |= !identity.is_own();
-            }
+        for stretch in prompt.stretches(size, blocks.told(share.table) as u32, upto as u32) {
+            blocks.tell(share.table, &stretch);
+            shared |= !stretch.source.is_own();
         }
         self.count_blocks(share.pool);
         if shared {
@@ -280,7 +345,7 @@ impl Kernel<'_> {
         let bound = self.eval(world, cache, &Frame::session(slot));
         self.check_fault()?;
         let upto = reach.min(self.pools[share.pool as usize].quanta_within(bound)) as usize;
-        self.tell(slot, share, upto, false);
+        self.tell(slot, share, upto);
         Ok(())
     }
 
@@ -334,19 +399,66 @@ impl Kernel<'_> {
 
     /// `drop P`: the session's own blocks that nobody holds are forgotten.
     pub(crate) fn drop_blocks(&mut self, slot: u32, pool: u32) {
-        let mut found = std::mem::take(&mut self.blocks_taken);
-        found.clear();
-        found.extend(self.chain(slot, pool, BLOCKS_MAX));
-        let size = self.pools[pool as usize].quantum;
-        let own = |at: usize| self.sessions[slot as usize].prompt.identity(at as u32, size).is_own();
-        let first = (0..found.len()).position(own).unwrap_or(found.len());
-        let blocks = self.blocks_mut(pool);
-        for &block in found[first..].iter().rev() {
-            if !blocks.is_referenced(block) {
-                blocks.vacate(block);
+        let prompt = &self.sessions[slot as usize].prompt;
+        let state = &mut self.pools[pool as usize];
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
+        for stretch in prompt.stretches(state.quantum, 0, BLOCKS_MAX) {
+            if stretch.source.is_own() {
+                blocks.forget_cached(&stretch);
+            } else if blocks.found(&stretch).len() < stretch.places.len() {
+                break;
             }
         }
-        self.blocks_taken = found;
         self.count_blocks(pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the block at a place holds, place by place.
+    fn source(prompt: &Prompt, at: u32, size: f64) -> Source {
+        let end = (f64::from(at) + 1.0) * size;
+        if end > prompt.shared() {
+            Source::Own(prompt.conversation)
+        } else if prompt.ids.is_empty() {
+            Source::Group(prompt.group.0)
+        } else {
+            let id = ((end / prompt.block).ceil() as usize).clamp(1, prompt.ids.len()) - 1;
+            Source::Trace(prompt.ids[id])
+        }
+    }
+
+    #[test]
+    fn stretches_are_what_the_places_are_one_by_one() {
+        let ids = |count: u64| Prompt { conversation: 9, ids: (0..count).collect(), ..Prompt::default() };
+        let mut prompts = vec![ids(0)];
+        for tokens in [3.0, 4.0, 0.7, 1e9, f64::INFINITY] {
+            prompts.push(Prompt { group: (5, tokens), ..ids(0) });
+        }
+        for (count, block, tokens) in [(1, 512.0, 100.0), (5, 4.0, 19.0), (5, 4.0, 99.0), (7, 0.1, 0.65), (3, 0.3, 0.9)]
+        {
+            prompts.push(Prompt { block, tokens, ..ids(count) });
+        }
+        for (prompt, size) in
+            prompts.iter().flat_map(|prompt| [1.0, 4.0, 3.0, 0.1, 0.7, 12.0].map(|size| (prompt, size)))
+        {
+            let all: Vec<Source> = (0..60).map(|at| source(prompt, at, size)).collect();
+            for (from, upto) in (0..=60).flat_map(|from| [0, 1, from, from + 1, 60].map(|upto| (from, upto))) {
+                let stretches: Vec<Stretch> = prompt.stretches(size, from, upto.min(60)).collect();
+                let mut at = from;
+                for Stretch { source, places } in &stretches {
+                    assert_eq!(places.start, all.iter().position(|s| s == source).unwrap() as u32, "begins with it");
+                    assert!(places.contains(&at), "{prompt:?} in {size}, from {from}: {stretches:?}");
+                    assert!(
+                        places.clone().all(|at| all[at as usize] == *source),
+                        "{prompt:?} in {size}: {stretches:?}"
+                    );
+                    at = places.end;
+                }
+                assert_eq!(at, upto.min(60).max(from), "{prompt:?} in {size}, from {from}: {stretches:?}");
+            }
+        }
     }
 }

@@ -1,23 +1,31 @@
-//! Where a content is: a hash table from identities to numbers of blocks.
+//! Where a stretch's chain is: a hash table from keys to numbers of chains.
 //!
-//! A slot has a block's number and the hash of its identity; the identity itself is asked of
-//! whoever has it, where the hash fits. Open addressing, linear probing, a removal closes the
+//! A slot has a chain's number and the hash of its key; the key itself is asked of whoever
+//! has it, where the hash fits. Open addressing, linear probing, a removal closes the
 //! gap behind it. The hash is fixed, and nothing ever goes through the table in its order, so
 //! that no run depends on it.
 
-use super::{Identity, Source};
+use super::Source;
+
+/// What all stretches of one content begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) source: Source,
+    /// The first place.
+    pub(super) start: u32,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u32,
-    block: u32,
+    chain: u32,
 }
 
-const EMPTY: Slot = Slot { hash: 0, block: u32::MAX };
+const EMPTY: Slot = Slot { hash: 0, chain: u32::MAX };
 
 impl Slot {
     fn is_empty(self) -> bool {
-        self.block == EMPTY.block
+        self.chain == EMPTY.chain
     }
 }
 
@@ -28,8 +36,8 @@ pub(super) struct Index {
     taken: usize,
 }
 
-fn hash(identity: Identity) -> u32 {
-    let (kind, source) = match identity.source {
+fn hash(key: Key) -> u32 {
+    let (kind, source) = match key.source {
         Source::Own(conversation) => (0x9e37_79b9_7f4a_7c15, conversation),
         Source::Trace(id) => (0xc2b2_ae3d_27d4_eb4f, id),
         Source::Group(group) => (0x1656_67b1_9e37_79f9, group),
@@ -40,7 +48,7 @@ fn hash(identity: Identity) -> u32 {
         let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     };
-    mix(mix(source.wrapping_add(kind)).wrapping_add(u64::from(identity.at))) as u32
+    mix(mix(source.wrapping_add(kind)).wrapping_add(u64::from(key.start))) as u32
 }
 
 impl Index {
@@ -53,27 +61,27 @@ impl Index {
         self.slots.len() - 1
     }
 
-    /// The block with this identity. `of` says a block's identity.
-    pub(super) fn find(&self, identity: Identity, of: impl Fn(u32) -> Option<Identity>) -> Option<u32> {
+    /// The chain with this key. `of` says a chain's key.
+    pub(super) fn find(&self, key: Key, of: impl Fn(u32) -> Key) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
-        let hash = hash(identity);
+        let hash = hash(key);
         let mut at = hash as usize & self.last();
         loop {
             let slot = self.slots[at];
             if slot.is_empty() {
                 return None;
             }
-            if slot.hash == hash && of(slot.block) == Some(identity) {
-                return Some(slot.block);
+            if slot.hash == hash && of(slot.chain) == key {
+                return Some(slot.chain);
             }
             at = (at + 1) & self.last();
         }
     }
 
-    /// Takes in a block whose identity is in no other.
-    pub(super) fn insert(&mut self, identity: Identity, block: u32) {
+    /// Takes in a chain whose key no other has.
+    pub(super) fn insert(&mut self, key: Key, chain: u32) {
         if 2 * (self.taken + 1) > self.slots.len() {
             let larger = vec![EMPTY; (2 * self.slots.len()).max(16)];
             for slot in std::mem::replace(&mut self.slots, larger) {
@@ -82,7 +90,7 @@ impl Index {
                 }
             }
         }
-        self.put(Slot { hash: hash(identity), block });
+        self.put(Slot { hash: hash(key), chain });
         self.taken += 1;
     }
 
@@ -94,11 +102,11 @@ impl Index {
         self.slots[at] = slot;
     }
 
-    /// Takes out a block, which has this identity.
-    pub(super) fn remove(&mut self, identity: Identity, block: u32) {
+    /// Takes out a chain, which has this key.
+    pub(super) fn remove(&mut self, key: Key, chain: u32) {
         let last = self.last();
-        let mut gap = hash(identity) as usize & last;
-        while self.slots[gap].block != block {
+        let mut gap = hash(key) as usize & last;
+        while self.slots[gap].chain != chain {
             gap = (gap + 1) & last;
         }
         let mut at = gap;
