@@ -30,7 +30,7 @@ class Pull:
     def __init__(self, scenario: Scenario):
         self.notice_steps = scenario.notice_steps
         self.read_steps = {asked.name: scenario.read_steps + asked.slower for asked in scenario.requests}
-        # engine -> [(step, request id)] that are under way to that engine's scheduler.
+        # engine -> [(step, when it left, request id)] that are under way to that engine's scheduler.
         self.sent, self.received = defaultdict(list), defaultdict(list)
 
     def pending(self) -> bool:
@@ -45,14 +45,16 @@ class Pull:
         """Starts what one engine's scheduler asks for in a step: (decoder, request id), whose ever they are."""
         started = []
         for request_id, read in metadata.reqs_to_recv.items():
-            done = step
+            # It leaves as the step begins; the notice of a read, when that is over.
+            done, left = step, (step, False)
             # Nothing to read: the request was aborted before it was parked, and the prefiller is to
             # be told at once (nixl/pull_worker.py 446-450).
             if any(read.local_block_ids):
                 done += self.read_steps[request_id]
-                self.received[engine].append((done, request_id))
+                left = (done, True)
+                self.received[engine].append((done, left, request_id))
                 started.append((engine, request_id))
-            self.sent[read.remote.engine_id].append((done + self.notice_steps + 1, read.remote.request_id))
+            self.sent[read.remote.engine_id].append((done + self.notice_steps + 1, left, read.remote.request_id))
         return started
 
 
@@ -83,14 +85,14 @@ class Push(Pull):
                 del self.registrations[engine][request_id]
                 self.finished[engine].remove(request_id)
                 done = step + self.read_steps[request_id]
-                self.sent[engine].append((done, request_id))
-                self.received[decoder].append((done, request_id))
+                self.sent[engine].append((done, (done, True), request_id))
+                self.received[decoder].append((done, (done, True), request_id))
                 started.append((decoder, request_id))
         return started
 
 
-def due(under_way: list[tuple[int, str]], step: int) -> list[str]:
+def due(under_way: list[tuple[int, tuple[int, bool], str]], step: int) -> list[str]:
     """Takes out what has arrived by `step`, in the order in which it left."""
-    arrived = [request_id for when, request_id in under_way if when <= step]
-    under_way[:] = [(when, request_id) for when, request_id in under_way if when > step]
-    return arrived
+    arrived = [one for one in under_way if one[0] <= step]
+    under_way[:] = [one for one in under_way if one[0] > step]
+    return [request_id for _, _, request_id in sorted(arrived, key=lambda one: one[1])]

@@ -25,6 +25,7 @@
 use crate::code::StepCode;
 use crate::hold::Lease;
 use crate::kernel::Kernel;
+use crate::pool::HOLDERS;
 use crate::session::Status;
 use crate::stage::{DONE, Then};
 use crate::step::Shown;
@@ -81,11 +82,9 @@ impl Kernel<'_> {
 
     /// The step just planned is one of those ahead.
     pub(crate) fn plan_ahead<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, shown: Shown) {
-        let mut plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
-        let mut entries = Vec::with_capacity(plan.len());
-        for id in plan.drain(..) {
-            entries.push(self.commit(id));
-        }
+        let engine = &mut self.stages[stage as usize].engine;
+        let (mut plan, mut entries) = (std::mem::take(&mut engine.plan), std::mem::take(&mut engine.entries));
+        entries.extend(plan.drain(..).map(|id| self.commit(id)));
         let engine = &mut self.stages[stage as usize].engine;
         engine.plan = plan;
         engine.flights_planned += 1;
@@ -143,15 +142,16 @@ impl Kernel<'_> {
         if engine.flights.front().is_none_or(|flight| flight.began.is_nan()) {
             return Ok(());
         }
-        let Flight { entries, began, cost, .. } = engine.flights.pop_front().expect("a step is running");
+        let Flight { mut entries, began, cost, .. } = engine.flights.pop_front().expect("a step is running");
         engine.flights_over += 1;
         engine.running = false;
         self.idle_engines.insert(stage);
         let lasted = if W::MODELS_TIME { cost } else { self.now - began };
         self.lower_fences(world, stage)?;
-        for entry in entries {
+        for entry in entries.drain(..) {
             self.come(world, stage, &entry, began, lasted)?;
         }
+        self.stages[stage as usize].engine.entries = entries;
         self.mark_stage(stage);
         if step.watched {
             self.touch_stage(stage);
@@ -239,6 +239,7 @@ impl Kernel<'_> {
             session.shares[at].released = true;
             session.leases.push(Lease::fenced(hold, share, step));
             self.stages[stage as usize].engine.fences.push_back((step, slot));
+            self.touch_pool(pool, HOLDERS);
         }
     }
 

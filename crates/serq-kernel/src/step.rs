@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use serq_ir::{Context, Mode};
 
-use crate::asynchronous::Flight;
+use crate::asynchronous::{Entry, Flight};
 use crate::code::{StageCodeKind, StepCode};
 use crate::expression::{Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
@@ -68,6 +68,8 @@ pub(crate) struct Engine {
     pub(crate) flights_planned: u64,
     pub(crate) flights_over: u64,
     pub(crate) fences: VecDeque<(u64, u32)>,
+    /// A buffer for those of the next of them.
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// Figures of an iteration, as its cost reads them, by [`Context`].
@@ -113,6 +115,7 @@ impl Default for Engine {
             flights_planned: 0,
             flights_over: 0,
             fences: VecDeque::new(),
+            entries: Vec::new(),
         }
     }
 }
