@@ -348,8 +348,7 @@ impl Kernel<'_> {
         variables[Context::Last as usize] = entry.released;
         let waits = entry.owner != NOBODY && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
         variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
-        let mut frame = Frame::machine(Purpose::Pool, pool, &variables);
-        frame.session = entry.owner;
+        let mut frame = self.frame_for(entry.owner, Frame::machine(Purpose::Pool, pool, &variables));
         if entry.owner == NOBODY {
             frame.snapshot = entry.snapshot.as_deref();
         }

@@ -16,7 +16,7 @@
 use serq_ir as ir;
 use serq_ir::{Context, PoolFigure, StageFigure};
 
-use crate::expression::{Bound, Expr, Families, Family, Frame, NOBODY};
+use crate::expression::{Bound, Expr, Families, Family, NOBODY};
 use crate::kernel::Kernel;
 use crate::session::precedes;
 use crate::world::World;
@@ -271,7 +271,7 @@ pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
 
 impl Kernel<'_> {
     /// Something of a pool changed that a choice may read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark_pool(&mut self, pool: u32) {
         if !self.choices.is_empty() {
             self.mark(&self.code.choices.pool_marks[pool as usize]);
@@ -279,14 +279,14 @@ impl Kernel<'_> {
     }
 
     /// … of a stage.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark_stage(&mut self, stage: u32) {
         if !self.choices.is_empty() {
             self.mark(&self.code.choices.stage_marks[stage as usize]);
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn mark(&mut self, marks: &[Mark]) {
         for &(choice, candidate) in marks {
             self.choices[choice as usize].mark(candidate);
@@ -342,7 +342,7 @@ impl Kernel<'_> {
             let nan = self.choices[id as usize].has_nan(candidate);
             for (at, key) in tracked.keys[candidate as usize].iter().enumerate() {
                 // They read no session.
-                let value = self.eval(world, key, &Frame::session(NOBODY));
+                let value = self.eval(world, key, &self.frame(NOBODY));
                 let choice = &mut self.choices[id as usize];
                 choice.keys[candidate as usize * choice.width + at] = value;
             }
@@ -372,7 +372,7 @@ impl Kernel<'_> {
         let mut tried = std::mem::take(&mut self.keys_tried);
         let mut chosen = None;
         let mut comparable = true;
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         for candidate in candidates {
             tried.clear();
             self.set_attribute(slot, code.attribute, f64::from(candidate));

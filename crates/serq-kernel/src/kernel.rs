@@ -504,7 +504,7 @@ impl<'p> Kernel<'p> {
             let Some(slot) = self.head(world, queue) else { continue };
             let pc = self.sessions[slot as usize].pc;
             let crate::code::Op::Hold(hold) = &code.ops[pc as usize] else { continue };
-            let frame = Frame::session(slot);
+            let frame = self.frame(slot);
             for (at, grab) in hold.grabs.iter().enumerate() {
                 let pool = self.sessions[slot as usize].members[at];
                 let units = self.eval(world, &grab.units, &frame);

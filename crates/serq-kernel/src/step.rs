@@ -462,9 +462,7 @@ impl Kernel<'_> {
     }
 
     fn serve_frame<'a>(&self, stage: u32, job: u32, variables: &'a Variables) -> Frame<'a> {
-        let mut frame = Frame::machine(Purpose::Stage, stage, variables);
-        frame.session = self.jobs[job as usize].session;
-        frame
+        self.frame_for(self.jobs[job as usize].session, Frame::machine(Purpose::Stage, stage, variables))
     }
 
     fn sort_by_keys<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, order: &mut [u32]) {
