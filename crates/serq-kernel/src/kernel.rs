@@ -379,13 +379,14 @@ impl<'p> Kernel<'p> {
     /// Calls `visit` for the pools whose state may have changed since the last call.
     #[inline]
     pub fn drain_touched_pools<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, PoolState)) {
-        for at in 0..self.touched_pools.len() {
-            let pool = self.touched_pools[at];
-            let changes = std::mem::take(&mut self.pools[pool as usize].touched);
+        let mut touched = std::mem::take(&mut self.touched_pools);
+        for pool in touched.drain(..) {
+            let state = &mut self.pools[pool as usize];
+            let changes = std::mem::take(&mut state.touched);
+            visit(world, pool, state.state());
             self.pool_gauges_read(world, pool, changes);
-            visit(world, pool, self.pool_state(pool));
         }
-        self.touched_pools.clear();
+        self.touched_pools = touched;
     }
 
     /// Calls `visit` for the stages whose state may have changed since the last call.
@@ -402,13 +403,7 @@ impl<'p> Kernel<'p> {
 
     /// A pool's state now.
     pub fn pool_state(&self, pool: u32) -> PoolState {
-        let state = &self.pools[pool as usize];
-        PoolState {
-            used: state.used_units(),
-            cached: state.cached_units(),
-            queue: state.waiting() as u32,
-            holders: state.holders,
-        }
+        self.pools[pool as usize].state()
     }
 
     /// A pool's whole-run counters.

@@ -62,8 +62,8 @@ pub(crate) enum Last {
 pub(crate) struct Leap {
     /// The batch is settled: its next plan is this one, but for blocks and for who is done.
     pub(crate) settled: bool,
-    /// … and nobody waits in a queue it serves.
-    alone: bool,
+    /// … nobody waits in a queue it serves, and its budget stays what it is.
+    goes_on: bool,
     /// Least work any job had left when its present steps began, and blocks for how many tokens.
     work: f64,
     slack: f64,
@@ -108,7 +108,7 @@ impl Kernel<'_> {
         }
         let leap = &mut self.stages[stage as usize].engine.leap;
         leap.settled = true;
-        leap.alone = alone;
+        leap.goes_on = alone && step.goes_on;
         leap.refused = refused;
         let steps = self.offer(stage, work, slack);
         if steps > 1 {
@@ -121,7 +121,8 @@ impl Kernel<'_> {
     #[inline(always)]
     fn offer(&mut self, stage: u32, work: f64, slack: f64) -> u64 {
         let leap = &mut self.stages[stage as usize].engine.leap;
-        let steps = work.min(slack).min(STEPS_MAX) as u64;
+        // Sooner as a signed number; it is a small one.
+        let steps = (least(least(work, slack), STEPS_MAX) as i64).max(1) as u64;
         leap.work = work;
         leap.slack = slack;
         leap.caught_up = 0;
@@ -131,7 +132,7 @@ impl Kernel<'_> {
         } else {
             self.leaping.remove(stage);
         }
-        steps.max(1)
+        steps
     }
 
     /// Fact: a stage's step ended, and nothing else is due now. Where all it can bring is the
@@ -143,17 +144,17 @@ impl Kernel<'_> {
     #[inline(never)]
     pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;
-        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(GoesOn::Untold) };
         let leap = &self.stages[stage as usize].engine.leap;
-        if !(leap.settled && leap.alone && step.goes_on) {
+        if !(leap.settled && leap.goes_on) {
             return Ok(GoesOn::Untold);
         }
-        debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         let ended = world.steps_ended(stage);
-        let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
+        let (work, slack) = (leap.work - tokens(ended), leap.slack - tokens(ended));
         if work < 1.0 || self.something_else_to_do() {
             return Ok(GoesOn::Untold);
         }
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { unreachable!("it has a batch") };
+        debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         self.at(now);
         self.catch_up_to(world, stage, ended, Last::Told);
         if slack >= 1.0 && step.cost_steady {
@@ -174,17 +175,16 @@ impl Kernel<'_> {
                 break;
             }
             let job = &self.jobs[id as usize];
-            work = work.min(job.remaining);
-            slack = slack.min(job.slack);
+            work = least(work, job.remaining);
+            slack = least(slack, job.slack);
             kv_decode += job.memory;
         }
         let decoders = plan.len();
         self.stages[stage as usize].engine.plan = plan;
         if grown {
-            // Settled it is still.
-            // Nothing else of what its cost reads has changed.
-            let kv_decode = kv_decode * self.quantum(step);
-            self.stages[stage as usize].engine.inputs.set(Context::KvDecode, kv_decode);
+            // Settled it is still. Nothing else of what its cost reads has changed.
+            let inputs = &mut self.stages[stage as usize].engine.inputs;
+            inputs.set(Context::KvDecode, kv_decode * step.memory_quantum);
             let cost = self.cost_anew(world, stage, step)?;
             let steps = self.offer(stage, work, slack);
             self.start_step(world, stage, cost, decoders as u32, steps);
@@ -381,7 +381,7 @@ impl Kernel<'_> {
         // As many have begun since, but for the one after the last.
         let begun = if last == Last::Told { steps - 1 } else { steps };
         engine.iterations += begun;
-        let tokens = steps as f64;
+        let tokens = tokens(steps);
         // Tokens of sessions that had one in the step before.
         let mut steady = (steps - 1) * engine.plan.len() as u64;
         for &id in &engine.plan {
@@ -420,8 +420,20 @@ impl Kernel<'_> {
     /// Whole tokens each planned job has got since it was caught up.
     pub(crate) fn tokens_pending<W: World>(&self, world: &mut W, stage: u32) -> f64 {
         let leap = &self.stages[stage as usize].engine.leap;
-        if leap.running { (world.steps_ended(stage) - leap.caught_up) as f64 } else { 0.0 }
+        if leap.running { tokens(world.steps_ended(stage) - leap.caught_up) } else { 0.0 }
     }
+}
+
+/// Of two numbers.
+#[inline(always)]
+fn least(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// The tokens of so many steps, fewer than 2⁶³: a double is made sooner of a signed number.
+#[inline(always)]
+fn tokens(steps: u64) -> f64 {
+    steps as i64 as f64
 }
 
 /// One token, after such a gap.

@@ -706,8 +706,8 @@ impl Kernel<'_> {
         inputs.set(Context::Tokens, tokens);
         inputs.set(Context::Prefilled, prefilled);
         inputs.set(Context::Attention, attention);
-        inputs.set(Context::KvDecode, kv_decode * self.quantum(step));
-        inputs.set(Context::KvPrefill, kv_prefill * self.quantum(step));
+        inputs.set(Context::KvDecode, kv_decode * step.memory_quantum);
+        inputs.set(Context::KvPrefill, kv_prefill * step.memory_quantum);
         let jobs = engine.plan.len() as u32;
         let engine_residents = engine.residents.len();
         let scheduled = jobs > 0;
@@ -731,11 +731,6 @@ impl Kernel<'_> {
         self.start_step(world, stage, cost, decoders, steps);
         self.idle_engines.remove(stage);
         Ok(true)
-    }
-
-    /// Units a quantum of the stage's memory is.
-    pub(crate) fn quantum(&self, step: &StepCode) -> f64 {
-        step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum)
     }
 
     /// Starts the planned iteration, which may be a leap of this many steps.

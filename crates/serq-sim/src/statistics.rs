@@ -178,7 +178,8 @@ impl Runs {
 
     /// Count and sum.
     pub(crate) fn total(&self) -> (u64, f64) {
-        (self.count + self.run, self.sum + self.value * self.run as f64)
+        // A count below 2⁶³ is a double sooner as a signed one.
+        (self.count + self.run, self.sum + self.value * self.run as i64 as f64)
     }
 }
 
@@ -250,7 +251,6 @@ impl Gaps {
         }
     }
 
-    #[inline(never)]
     fn add_another(&mut self, gap: f64, count: u64) {
         self.runs.add(gap, count);
         let in_latest = self.buckets.get(self.latest).is_some_and(|bucket| bucket.low <= gap && gap < bucket.high);
@@ -259,10 +259,15 @@ impl Gaps {
         }
         let bucket = &mut self.buckets[self.latest];
         bucket.count += count;
-        bucket.least = bucket.least.min(gap);
-        bucket.greatest = bucket.greatest.max(gap);
+        if gap < bucket.least {
+            bucket.least = gap;
+        }
+        if gap > bucket.greatest {
+            bucket.greatest = gap;
+        }
     }
 
+    #[inline(never)]
     fn find(&mut self, gap: f64) -> usize {
         let k = (libm::log(gap) / LN_1_01).floor().clamp(-BUCKETS, BUCKETS) as i32;
         if self.buckets.is_empty() {
