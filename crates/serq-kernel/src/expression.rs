@@ -253,6 +253,12 @@ impl<'a> Writer<'a> {
                     PoolFigure::Outstanding => return None,
                 }
             }
+            ir::Expr::Binary(Binary::Add, used, free) => match (self.leaf(used)?, self.leaf(free)?) {
+                (Leaf::Used(used), Leaf::Free(free)) if used == free => {
+                    Leaf::Number(self.families.whole_caps[used as usize]?)
+                }
+                _ => return None,
+            },
             ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),
             ir::Expr::Stage(StageFigure::BudgetLeft, stage) => {
                 let family = self.families.stages[stage.stage as usize];
@@ -421,12 +427,7 @@ impl<'a> Writer<'a> {
 
     fn dyadic(&mut self, op: Dyadic, a: &ir::Expr, b: &ir::Expr) {
         let (a_leaf, b_leaf) = (self.leaf(a), self.leaf(b));
-        if let (Dyadic::Binary(Binary::Add), Some(Leaf::Used(used)), Some(Leaf::Free(free))) = (op, a_leaf, b_leaf)
-            && used == free
-            && let Some(cap) = self.families.whole_caps[used as usize]
-        {
-            self.load(Leaf::Number(cap));
-        } else if let (Some(a), Some(b)) = (a_leaf, b_leaf)
+        if let (Some(a), Some(b)) = (a_leaf, b_leaf)
             && let Some(step) = operation::of_leaves(op, a, b)
         {
             self.step(step);

@@ -277,10 +277,17 @@ impl Kernel<'_> {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     pub(crate) fn stage_gauges_read<W: World>(&mut self, world: &mut W, stage: u32) {
-        let code = self.code;
-        for watch in &code.gauges.stage_watches[stage as usize] {
+        let watches = &self.code.gauges.stage_watches[stage as usize];
+        if !watches.is_empty() {
+            self.read_all_again(world, watches);
+        }
+    }
+
+    #[inline(never)]
+    fn read_all_again<W: World>(&mut self, world: &mut W, watches: &[Watch]) {
+        for watch in watches {
             self.read_again(world, watch.target);
         }
     }

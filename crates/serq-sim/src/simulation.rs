@@ -305,11 +305,14 @@ impl Driver<'_> {
     #[inline(never)]
     fn record_move(&mut self, slot: u32, session: u64, what: Move) {
         let now = self.now;
-        let answered = self.breakdown.as_mut().and_then(|b| b.session(now, slot, session, what));
+        if let Some(breakdown) = &mut self.breakdown {
+            breakdown.session(now, slot, session, what, |request| {
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.first_token(request);
+                }
+            });
+        }
         if let Some(recorder) = &mut self.recorder {
-            if let Some(request) = &answered {
-                recorder.first_token(request);
-            }
             let part = self.breakdown.as_ref().and_then(|b| b.part(slot));
             recorder.session(now, session, what, part);
         }
@@ -410,7 +413,7 @@ impl Driver<'_> {
 
     /// A step starts, or a leap. Where that is what the end of the stage's last one brings, its
     /// own end is held back: it may be what comes next.
-    #[inline]
+    #[inline(always)]
     fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
         let run = &mut self.runs[stage as usize];
         let steps = if self.steps != Steps::Leaps || self.leaps.full(run) { 1 } else { steps };
@@ -425,7 +428,7 @@ impl Driver<'_> {
     }
 
     /// Schedules the end of a stage's step, or of its leap's last.
-    #[inline]
+    #[inline(never)]
     fn schedule_steps(&mut self, stage: u32) {
         let run = &mut self.runs[stage as usize];
         run.event = self.list.push_step(stage, run);
