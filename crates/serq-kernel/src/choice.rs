@@ -269,27 +269,19 @@ pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
     code.tracked.iter().map(Choice::new).collect()
 }
 
-impl Kernel<'_> {
-    /// Something of a pool changed that a choice may read.
-    #[inline(always)]
-    pub(crate) fn mark_pool(&mut self, pool: u32) {
-        if !self.choices.is_empty() {
-            self.mark(&self.code.choices.pool_marks[pool as usize]);
-        }
+#[inline(never)]
+pub(crate) fn mark(choices: &mut [Choice], marks: &[Mark]) {
+    for &(choice, candidate) in marks {
+        choices[choice as usize].mark(candidate);
     }
+}
 
-    /// … of a stage.
+impl Kernel<'_> {
+    /// Something of a stage changed that a choice may read.
     #[inline(always)]
     pub(crate) fn mark_stage(&mut self, stage: u32) {
         if !self.choices.is_empty() {
-            self.mark(&self.code.choices.stage_marks[stage as usize]);
-        }
-    }
-
-    #[inline(never)]
-    fn mark(&mut self, marks: &[Mark]) {
-        for &(choice, candidate) in marks {
-            self.choices[choice as usize].mark(candidate);
+            mark(&mut self.choices, &self.code.choices.stage_marks[stage as usize]);
         }
     }
 

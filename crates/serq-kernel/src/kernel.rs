@@ -516,15 +516,17 @@ impl<'p> Kernel<'p> {
 
     // ---- bookkeeping
 
+    /// The stages, the jobs, and what these take their blocks from.
+    #[inline(always)]
+    pub(crate) fn apart(&mut self) -> (&Vec<Stage>, &mut Vec<Job>, Supply<'_>) {
+        let Self { code, stages, jobs, sessions, pools, entries, instant_pieces, .. } = self;
+        let Self { touched_pools, stirred, choices, .. } = self;
+        (stages, jobs, Supply { code, sessions, pools, entries, instant_pieces, touched_pools, stirred, choices })
+    }
+
     #[inline(always)]
     pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
-        let state = &mut self.pools[pool as usize];
-        if state.touched == 0 {
-            self.touched_pools.push(pool);
-        }
-        state.touched |= changes;
-        self.stirred = true;
-        self.mark_pool(pool);
+        self.apart().2.touch_pool(pool, changes);
         if changes != QUEUE && !self.pools[pool as usize].watchers.is_empty() {
             self.tell_watchers(pool);
         }
@@ -634,6 +636,35 @@ impl<'p> Kernel<'p> {
         for stage in &self.stages {
             let order = |id: &u32| (self.jobs[*id as usize].admission, self.jobs[*id as usize].order);
             assert!(stage.engine.residents.is_sorted_by_key(order), "residents stand in admission order");
+        }
+    }
+}
+
+/// Pools, who has what of them, and whom their changes concern. (Of slices the compiler would
+/// fetch all places and lengths at once, of vectors those that are asked for.)
+pub(crate) struct Supply<'a> {
+    code: &'a Code,
+    pub(crate) sessions: &'a mut Vec<Session>,
+    pub(crate) pools: &'a mut Vec<Pool>,
+    pub(crate) entries: &'a mut Entries,
+    pub(crate) instant_pieces: &'a mut u32,
+    touched_pools: &'a mut Vec<u32>,
+    stirred: &'a mut bool,
+    choices: &'a mut Vec<Choice>,
+}
+
+impl Supply<'_> {
+    /// A pool changed. Its watchers are told by the kernel.
+    #[inline(always)]
+    pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
+        let state = &mut self.pools[pool as usize];
+        if state.touched == 0 {
+            self.touched_pools.push(pool);
+        }
+        state.touched |= changes;
+        *self.stirred = true;
+        if !self.choices.is_empty() {
+            choice::mark(self.choices, &self.code.choices.pool_marks[pool as usize]);
         }
     }
 }

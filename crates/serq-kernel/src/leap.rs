@@ -31,6 +31,7 @@ use serq_ir::Context;
 
 use crate::code::{Op, StageCodeKind, StepCode};
 use crate::kernel::Kernel;
+use crate::stage::Job;
 use crate::step::Planning;
 use crate::world::{Action, Result, World};
 
@@ -79,6 +80,40 @@ pub(crate) struct Leap {
     pools: Vec<u32>,
 }
 
+impl Leap {
+    /// The steps in which everybody of a settled batch gets whole tokens and has blocks for them.
+    #[inline(always)]
+    fn offer(&mut self, work: f64, slack: f64) -> u64 {
+        // Sooner as a signed number; it is a small one.
+        let steps = (least(least(work, slack), STEPS_MAX) as i64).max(1) as u64;
+        self.work = work;
+        self.slack = slack;
+        self.caught_up = 0;
+        self.running = steps > 1;
+        steps
+    }
+}
+
+/// What a settled batch's next steps depend on.
+struct Batch {
+    /// The least work any job has left, and blocks for how many tokens.
+    work: f64,
+    slack: f64,
+    /// Quanta of the stage's memory that they hold.
+    memory: f64,
+}
+
+impl Batch {
+    const NOBODY: Self = Self { work: f64::INFINITY, slack: f64::INFINITY, memory: 0.0 };
+
+    #[inline(always)]
+    fn count(&mut self, job: &Job) {
+        self.work = least(self.work, job.remaining);
+        self.slack = least(self.slack, job.slack);
+        self.memory += job.memory;
+    }
+}
+
 impl Kernel<'_> {
     /// How many times the step just planned, one whole token for every resident, may run
     /// before a plan could differ. Each has at least `work` left and blocks for `slack`.
@@ -110,27 +145,10 @@ impl Kernel<'_> {
         leap.settled = true;
         leap.goes_on = alone && step.goes_on;
         leap.refused = refused;
-        let steps = self.offer(stage, work, slack);
+        let steps = leap.offer(work, slack);
+        self.leaping.set(stage, steps > 1);
         if steps > 1 {
             self.watch_pools_of(stage, refused.map(|(_, head)| head));
-        }
-        steps
-    }
-
-    /// The steps in which everybody of a settled batch gets whole tokens and has blocks for them.
-    #[inline(always)]
-    fn offer(&mut self, stage: u32, work: f64, slack: f64) -> u64 {
-        let leap = &mut self.stages[stage as usize].engine.leap;
-        // Sooner as a signed number; it is a small one.
-        let steps = (least(least(work, slack), STEPS_MAX) as i64).max(1) as u64;
-        leap.work = work;
-        leap.slack = slack;
-        leap.caught_up = 0;
-        leap.running = steps > 1;
-        if leap.running {
-            self.leaping.insert(stage);
-        } else {
-            self.leaping.remove(stage);
         }
         steps
     }
@@ -141,7 +159,7 @@ impl Kernel<'_> {
     /// # Errors
     ///
     /// A fault of the cost.
-    #[inline(never)]
+    #[inline(always)]
     pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;
         let leap = &self.stages[stage as usize].engine.leap;
@@ -159,35 +177,22 @@ impl Kernel<'_> {
         self.catch_up_to(world, stage, ended, Last::Told);
         if slack >= 1.0 && step.cost_steady {
             // The same batch at the same cost.
-            let engine = &self.stages[stage as usize].engine;
-            let (cost, decoders) = (engine.cost, engine.plan.len() as u32);
-            let steps = self.offer(stage, work, slack);
-            self.start_step(world, stage, cost, decoders, steps);
+            let cost = self.stages[stage as usize].engine.cost;
+            self.start_settled(world, stage, cost, work, slack);
             self.after_fact();
             return Ok(GoesOn::Started);
         }
-        let plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
-        let (mut work, mut slack, mut kv_decode) = (f64::INFINITY, f64::INFINITY, 0.0);
-        let mut grown = true;
-        for &id in &plan {
-            grown = self.jobs[id as usize].slack >= 1.0 || self.grow_without_preempting(world, id)?;
-            if !grown {
-                break;
-            }
-            let job = &self.jobs[id as usize];
-            work = least(work, job.remaining);
-            slack = least(slack, job.slack);
-            kv_decode += job.memory;
+        let mut batch = self.grow_at_hand(stage);
+        if batch.is_none() {
+            batch = self.grow_otherwise(world, stage)?;
         }
-        let decoders = plan.len();
-        self.stages[stage as usize].engine.plan = plan;
-        if grown {
+        let goes_on = batch.is_some();
+        if let Some(Batch { work, slack, memory }) = batch {
             // Settled it is still. Nothing else of what its cost reads has changed.
             let inputs = &mut self.stages[stage as usize].engine.inputs;
-            inputs.set(Context::KvDecode, kv_decode * step.memory_quantum);
+            inputs.set(Context::KvDecode, memory * step.memory_quantum);
             let cost = self.cost_anew(world, stage, step)?;
-            let steps = self.offer(stage, work, slack);
-            self.start_step(world, stage, cost, decoders as u32, steps);
+            self.start_settled(world, stage, cost, work, slack);
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);
@@ -195,7 +200,49 @@ impl Kernel<'_> {
         }
         self.make_cuts(world);
         self.after_fact();
-        Ok(if grown && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
+        Ok(if goes_on && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
+    }
+
+    /// Everybody of a settled batch takes the block its next token needs, where all of these are
+    /// at hand. Where not, some may have taken theirs.
+    #[inline(always)]
+    fn grow_at_hand(&mut self, stage: u32) -> Option<Batch> {
+        let (stages, jobs, mut supply) = self.apart();
+        let mut batch = Batch::NOBODY;
+        for &id in &stages[stage as usize].engine.plan {
+            let job = &mut jobs[id as usize];
+            if job.slack < 1.0 && !supply.take_block(job, 1.0) {
+                return None;
+            }
+            batch.count(job);
+        }
+        Some(batch)
+    }
+
+    /// … where they are free or can be evicted.
+    #[inline(never)]
+    fn grow_otherwise<W: World>(&mut self, world: &mut W, stage: u32) -> Result<Option<Batch>> {
+        let mut batch = Batch::NOBODY;
+        for at in 0..self.stages[stage as usize].engine.plan.len() {
+            let id = self.stages[stage as usize].engine.plan[at];
+            if self.jobs[id as usize].slack < 1.0 && !self.grow_without_preempting(world, id)? {
+                return Ok(None);
+            }
+            batch.count(&self.jobs[id as usize]);
+        }
+        Ok(Some(batch))
+    }
+
+    /// The next step of a settled batch starts, or a leap.
+    #[inline(always)]
+    fn start_settled<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, work: f64, slack: f64) {
+        let engine = &mut self.stages[stage as usize].engine;
+        let steps = engine.leap.offer(work, slack);
+        let decoders = engine.plan.len() as u32;
+        engine.begin(self.now);
+        self.leaping.set(stage, steps > 1);
+        self.mark_stage(stage);
+        world.act(Action::StartStep { stage, cost, decoders, steps });
     }
 
     fn something_else_to_do(&self) -> bool {

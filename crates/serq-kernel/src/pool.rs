@@ -122,7 +122,7 @@ impl Pool {
 
     /// The most quanta that `units` fill.
     pub(crate) fn quanta_within(&self, units: f64) -> f64 {
-        if self.blocks { floor(units / self.quantum) } else { units }
+        if self.blocks { (units / self.quantum).floor() } else { units }
     }
 
     pub(crate) fn units(&self, quanta: f64) -> f64 {
@@ -239,11 +239,4 @@ fn whole(x: f64) -> bool {
 fn ceil(x: f64) -> f64 {
     let down = f64::from(x as i32);
     if (x - down).abs() < 1.0 { if down < x { down + 1.0 } else { down } } else { x.ceil() }
-}
-
-/// The greatest that is not above it.
-#[inline(always)]
-fn floor(x: f64) -> f64 {
-    let down = f64::from(x as i32);
-    if (x - down).abs() < 1.0 { if down > x { down - 1.0 } else { down } } else { x.floor() }
 }

@@ -108,6 +108,15 @@ impl Engine {
     pub(crate) fn scheduled(&self) -> usize {
         if self.running { self.plan.len() } else { 0 }
     }
+
+    /// Its plan starts.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, now: f64) {
+        self.running = true;
+        self.began = now;
+        // Counted where it starts: the one running at the horizon is one.
+        self.iterations += 1;
+    }
 }
 
 /// The iteration being planned.
@@ -531,9 +540,6 @@ impl Kernel<'_> {
 
     /// Takes the blocks a decode's next token needs, where they are there or cached.
     pub(crate) fn grow_without_preempting<W: World>(&mut self, world: &mut W, id: u32) -> Result<bool> {
-        if self.take_block(id, 1.0) {
-            return Ok(true);
-        }
         let Some((slot, share, pool, amount)) = self.growth_needed(id, 1.0) else { return Ok(true) };
         let fits = self.pools[pool as usize].fits(amount);
         if fits {
@@ -544,7 +550,8 @@ impl Kernel<'_> {
 
     /// Takes the blocks a resident's next tokens need. Answers whether it has them.
     fn grow_for<W: World>(&mut self, world: &mut W, job: u32, tokens: f64) -> Result<bool> {
-        if self.take_block(job, tokens) {
+        let (_, jobs, mut supply) = self.apart();
+        if supply.take_block(&mut jobs[job as usize], tokens) {
             return Ok(true);
         }
         let Some((slot, share, pool, amount)) = self.growth_needed(job, tokens) else { return Ok(true) };
@@ -738,11 +745,7 @@ impl Kernel<'_> {
     pub(crate) fn start_step<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, decoders: u32, steps: u64) {
         self.mark_stage(stage);
         let now = self.now;
-        let engine = &mut self.stages[stage as usize].engine;
-        engine.running = true;
-        engine.began = now;
-        // Counted where it starts: the one running at the horizon is one.
-        engine.iterations += 1;
+        self.stages[stage as usize].engine.begin(now);
         world.act(Action::StartStep { stage, cost, decoders, steps });
     }
 

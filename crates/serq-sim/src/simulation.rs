@@ -624,6 +624,7 @@ impl<'a> Simulation<'a> {
 
     /// A step's end, and those of the steps it brings, as long as nothing else comes before. Answers
     /// whether the last one's instant is over with that.
+    #[inline(never)]
     fn tell_steps(
         &mut self,
         mut time: f64,
