@@ -8,14 +8,15 @@ use serq_ir::{Binary, Context, Function, PoolFigure, Unary};
 use crate::expression::Frame;
 use crate::kernel::Kernel;
 
-/// Makes a value of the value so far and an operand, or of two operands alone; given are their
-/// bits.
-type Make = for<'k, 'f> fn(&Kernel<'k>, &Frame<'f>, f64, u64, u64) -> f64;
+/// Makes a value of the value so far and an operand, or of two operands alone. They are the
+/// step's.
+type Make = for<'k, 'f> fn(&Kernel<'k>, &Frame<'f>, f64, &Step) -> f64;
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     make: Make,
+    /// Of its operand.
     bits: u64,
     /// Of the second of two operands.
     second: u64,
@@ -34,7 +35,7 @@ impl Step {
     /// The value that comes after this one.
     #[inline(always)]
     pub(crate) fn take(&self, kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64) -> f64 {
-        (self.make)(kernel, frame, value, self.bits, self.second)
+        (self.make)(kernel, frame, value, self)
     }
 }
 
@@ -165,41 +166,35 @@ fn read_variable(frame: &Frame<'_>, depth: u64) -> f64 {
     scope.map_or(0.0, |s| s.value)
 }
 
-fn with<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, bits: u64, _: u64) -> f64 {
-    O::apply(value, P::read(kernel, frame, bits))
+fn with<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, step: &Step) -> f64 {
+    O::apply(value, P::read(kernel, frame, step.bits))
 }
 
-fn under<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, bits: u64, _: u64) -> f64 {
-    O::apply(P::read(kernel, frame, bits), value)
+fn under<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, step: &Step) -> f64 {
+    O::apply(P::read(kernel, frame, step.bits), value)
 }
 
-fn of_both<O: Operator, P: Operand, Q: Operand>(
-    kernel: &Kernel<'_>,
-    frame: &Frame<'_>,
-    _: f64,
-    bits: u64,
-    second: u64,
-) -> f64 {
-    O::apply(P::read(kernel, frame, bits), Q::read(kernel, frame, second))
+fn of_both<O: Operator, P: Operand, Q: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, _: f64, step: &Step) -> f64 {
+    O::apply(P::read(kernel, frame, step.bits), Q::read(kernel, frame, step.second))
 }
 
 /// value := figure of the member of a pool whose index is an attribute
 pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> Step {
     let make: Make = match figure {
-        PoolFigure::Used => |k, f, _, bits, _| k.pools[k.pool_by(f, bits) as usize].used_units(),
-        PoolFigure::Free => |k, f, _, bits, _| k.pools[k.pool_by(f, bits) as usize].free_units(),
-        PoolFigure::Holders => |k, f, _, bits, _| f64::from(k.pools[k.pool_by(f, bits) as usize].holders),
-        PoolFigure::Queued => |k, f, _, bits, _| k.pools[k.pool_by(f, bits) as usize].waiting() as f64,
-        PoolFigure::Cachedin => |k, f, _, bits, _| k.cachedin(f.session, k.pool_by(f, bits)),
-        PoolFigure::Outstanding => |k, f, _, bits, _| k.outstanding(k.pool_by(f, bits)),
+        PoolFigure::Used => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].used_units(),
+        PoolFigure::Free => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].free_units(),
+        PoolFigure::Holders => |k, f, _, step| f64::from(k.pools[k.pool_by(f, step.bits) as usize].holders),
+        PoolFigure::Queued => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].waiting() as f64,
+        PoolFigure::Cachedin => |k, f, _, step| k.cachedin(f.session, k.pool_by(f, step.bits)),
+        PoolFigure::Outstanding => |k, f, _, step| k.outstanding(k.pool_by(f, step.bits)),
     };
     Step::new(make, family_and_attribute(pool, attribute))
 }
 
 /// value := what the budget, a number, of such a member of a stage has left
 pub(crate) fn budget_left_by(stage: u32, attribute: u32) -> Step {
-    let make: Make = |k, f, _, bits, _| {
-        let (stage, index) = family_and_index(k, f, bits);
+    let make: Make = |k, f, _, step| {
+        let (stage, index) = family_and_index(k, f, step.bits);
         k.budget_left_of_numbers(k.stage_at(k.code.families.stages[stage], index, f))
     };
     Step::new(make, family_and_attribute(stage, attribute))
@@ -318,8 +313,8 @@ pub(crate) fn of_number(op: Dyadic) -> Step {
 
 /// Puts the value by in the place of this number.
 pub(crate) fn put_by(place: u32) -> Step {
-    let make: Make = |kernel, _, a, bits, _| {
-        kernel.put_by[bits as usize].set(a);
+    let make: Make = |kernel, _, a, step| {
+        kernel.put_by[step.bits as usize].set(a);
         a
     };
     Step::new(make, u64::from(place))
@@ -328,21 +323,21 @@ pub(crate) fn put_by(place: u32) -> Step {
 /// Of two numbers put by one after the other, from the place of this number, and the value: where
 /// the first is not 0, the second, else the value.
 pub(crate) fn select(place: u32) -> Step {
-    let make: Make = |kernel, _, a, bits, _| {
-        let at = bits as usize;
+    let make: Make = |kernel, _, a, step| {
+        let at = step.bits as usize;
         if kernel.put_by[at].get() != 0.0 { kernel.put_by[at + 1].get() } else { a }
     };
     Step::new(make, u64::from(place))
 }
 
 /// value := 1 unless it is 0
-pub(crate) const TRUTH: Step = Step::new(|_, _, a, _, _| truth(a != 0.0), 0);
+pub(crate) const TRUTH: Step = Step::new(|_, _, a, _| truth(a != 0.0), 0);
 
 /// value := op value
 pub(crate) fn unary(op: Unary) -> Step {
     let make: Make = match op {
-        Unary::Negate => |_, _, a, _, _| -a,
-        Unary::Not => |_, _, a, _, _| truth(a == 0.0),
+        Unary::Negate => |_, _, a, _| -a,
+        Unary::Not => |_, _, a, _| truth(a == 0.0),
     };
     Step::new(make, 0)
 }
@@ -350,12 +345,12 @@ pub(crate) fn unary(op: Unary) -> Step {
 /// value := function (value)
 pub(crate) fn function(function: Function) -> Step {
     let make: Make = match function {
-        Function::Abs => |_, _, a, _, _| a.abs(),
-        Function::Floor => |_, _, a, _, _| a.floor(),
-        Function::Ceil => |_, _, a, _, _| a.ceil(),
-        Function::Sqrt => |_, _, a, _, _| libm::sqrt(a),
-        Function::Exp => |_, _, a, _, _| libm::exp(a),
-        Function::Ln => |_, _, a, _, _| libm::log(a),
+        Function::Abs => |_, _, a, _| a.abs(),
+        Function::Floor => |_, _, a, _| a.floor(),
+        Function::Ceil => |_, _, a, _| a.ceil(),
+        Function::Sqrt => |_, _, a, _| libm::sqrt(a),
+        Function::Exp => |_, _, a, _| libm::exp(a),
+        Function::Ln => |_, _, a, _| libm::log(a),
         Function::Min | Function::Max => unreachable!("they have two arguments"),
     };
     Step::new(make, 0)
