@@ -159,6 +159,7 @@ impl Kernel<'_> {
     /// # Errors
     ///
     /// A fault of the cost.
+    // Inlined, so that a driver that goes from growth to growth does so in one loop.
     #[inline(always)]
     pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;

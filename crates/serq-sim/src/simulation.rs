@@ -14,6 +14,8 @@
 //!   of iterations are scheduled in declaration order of the stages, then the flows.
 //! - The next of several finishes of one `ps` stage, or flows, due together is scheduled
 //!   when the one before was told, so it keeps no engine from starting.
+//! - The end of the steps that follow a stage's own, with nothing due before or with it, is told
+//!   without the list: what happens is what would if it were scheduled.
 //! - With leaps ([`crate::leap`]) or without, the figures are the same, bit for bit.
 
 use serq_ir as ir;
