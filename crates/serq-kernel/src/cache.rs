@@ -12,10 +12,11 @@
 //! needed; without, whole entries.
 
 use crate::expression::{Frame, NO_VARIABLES, NOBODY};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Supply};
 use crate::lru::{Link, Linked, Lru};
 use crate::pool::{CACHED, TOLERANCE, USED};
 use crate::session::{Status, compare};
+use crate::stage::Job;
 use crate::world::{Purpose, Result, World};
 
 /// Pieces evicted in one instant, at most.
@@ -73,6 +74,46 @@ impl Entries {
         let mut sum = crate::pool::ExactSum::default();
         lru.walk(&self.slab).for_each(|at| sum.add(self.slab[at as usize].quanta));
         sum.value()
+    }
+}
+
+impl Supply<'_> {
+    /// Takes the block a resident's next tokens need, where that is all there is to do: it is
+    /// free, or the last of the entry that was released first, and nobody watches. What a growth
+    /// is most times. Answers whether it did.
+    #[inline(always)]
+    pub(crate) fn take_block(&mut self, job: &mut Job, tokens: f64) -> bool {
+        let Some(share) = job.growing else { return false };
+        let share = &mut self.sessions[job.session as usize].shares[share as usize];
+        let pool = share.pool;
+        let state = &mut self.pools[pool as usize];
+        let short = tokens - job.slack;
+        let one = state.plain_blocks && short > TOLERANCE && short <= state.quantum;
+        if !one || !state.fits(1.0) || !state.watchers.is_empty() {
+            return false;
+        }
+        let over = state.over_cap(1.0);
+        let mut changes = USED;
+        if over > TOLERANCE {
+            let Some(entry) = state.lru.first() else { return false };
+            let entry = &mut self.entries.slab[entry as usize];
+            if over - state.quantum > TOLERANCE || entry.quanta <= 1.0 || *self.instant_pieces >= PIECES_MAX {
+                return false;
+            }
+            entry.quanta -= 1.0;
+            state.cached.add_whole(-1.0);
+            state.counts.evicted_units += state.quantum;
+            *self.instant_pieces += 1;
+            changes |= CACHED;
+        }
+        state.used.add_whole(1.0);
+        share.quanta += 1.0;
+        job.slack += state.quantum;
+        if job.memory_pool == pool {
+            job.memory += 1.0;
+        }
+        self.touch_pool(pool, changes);
+        true
     }
 }
 
@@ -169,46 +210,6 @@ impl Kernel<'_> {
         let done = self.evict_entries(world, pool, extra, over);
         self.pools[pool as usize].evicting = false;
         done
-    }
-
-    /// Takes the block a resident's next tokens need, where that is all there is to do: it is
-    /// free, or the last of the entry that was released first. What a growth is most times.
-    /// Answers whether it did.
-    #[inline(always)]
-    pub(crate) fn take_block(&mut self, id: u32, tokens: f64) -> bool {
-        let Self { jobs, sessions, pools, entries, .. } = self;
-        let job = &mut jobs[id as usize];
-        let Some(share) = job.growing else { return false };
-        let share = &mut sessions[job.session as usize].shares[share as usize];
-        let pool = share.pool;
-        let state = &mut pools[pool as usize];
-        let short = tokens - job.slack;
-        let one = state.plain_blocks && short > TOLERANCE && short <= state.quantum;
-        if !one || !state.fits(1.0) {
-            return false;
-        }
-        let over = state.over_cap(1.0);
-        let mut changes = USED;
-        if over > TOLERANCE {
-            let Some(entry) = state.lru.first() else { return false };
-            let entry = &mut entries.slab[entry as usize];
-            if over - state.quantum > TOLERANCE || entry.quanta <= 1.0 || self.instant_pieces >= PIECES_MAX {
-                return false;
-            }
-            entry.quanta -= 1.0;
-            state.cached.add_whole(-1.0);
-            state.counts.evicted_units += state.quantum;
-            self.instant_pieces += 1;
-            changes |= CACHED;
-        }
-        state.used.add_whole(1.0);
-        share.quanta += 1.0;
-        job.slack += state.quantum;
-        if job.memory_pool == pool {
-            job.memory += 1.0;
-        }
-        self.touch_pool(pool, changes);
-        true
     }
 
     /// … as long as there are entries; so many units are over the cap.
@@ -348,8 +349,7 @@ impl Kernel<'_> {
         variables[Context::Last as usize] = entry.released;
         let waits = entry.owner != NOBODY && matches!(self.sessions[entry.owner as usize].status, Status::Queued(_));
         variables[Context::Waiting as usize] = if waits { 1.0 } else { 0.0 };
-        let mut frame = Frame::machine(Purpose::Pool, pool, &variables);
-        frame.session = entry.owner;
+        let mut frame = self.frame_for(entry.owner, Frame::machine(Purpose::Pool, pool, &variables));
         if entry.owner == NOBODY {
             frame.snapshot = entry.snapshot.as_deref();
         }

@@ -16,7 +16,7 @@
 use serq_ir as ir;
 use serq_ir::{Context, PoolFigure, StageFigure};
 
-use crate::expression::{Bound, Expr, Families, Family, Frame, NOBODY};
+use crate::expression::{Bound, Expr, Families, Family, NOBODY};
 use crate::kernel::Kernel;
 use crate::session::precedes;
 use crate::world::World;
@@ -269,27 +269,19 @@ pub(crate) fn trees(code: &ChoicesCode) -> Vec<Choice> {
     code.tracked.iter().map(Choice::new).collect()
 }
 
-impl Kernel<'_> {
-    /// Something of a pool changed that a choice may read.
-    #[inline]
-    pub(crate) fn mark_pool(&mut self, pool: u32) {
-        if !self.choices.is_empty() {
-            self.mark(&self.code.choices.pool_marks[pool as usize]);
-        }
+#[inline(never)]
+pub(crate) fn mark(choices: &mut [Choice], marks: &[Mark]) {
+    for &(choice, candidate) in marks {
+        choices[choice as usize].mark(candidate);
     }
+}
 
-    /// … of a stage.
-    #[inline]
+impl Kernel<'_> {
+    /// Something of a stage changed that a choice may read.
+    #[inline(always)]
     pub(crate) fn mark_stage(&mut self, stage: u32) {
         if !self.choices.is_empty() {
-            self.mark(&self.code.choices.stage_marks[stage as usize]);
-        }
-    }
-
-    #[inline]
-    fn mark(&mut self, marks: &[Mark]) {
-        for &(choice, candidate) in marks {
-            self.choices[choice as usize].mark(candidate);
+            mark(&mut self.choices, &self.code.choices.stage_marks[stage as usize]);
         }
     }
 
@@ -342,7 +334,7 @@ impl Kernel<'_> {
             let nan = self.choices[id as usize].has_nan(candidate);
             for (at, key) in tracked.keys[candidate as usize].iter().enumerate() {
                 // They read no session.
-                let value = self.eval(world, key, &Frame::session(NOBODY));
+                let value = self.eval(world, key, &self.frame(NOBODY));
                 let choice = &mut self.choices[id as usize];
                 choice.keys[candidate as usize * choice.width + at] = value;
             }
@@ -372,7 +364,7 @@ impl Kernel<'_> {
         let mut tried = std::mem::take(&mut self.keys_tried);
         let mut chosen = None;
         let mut comparable = true;
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         for candidate in candidates {
             tried.clear();
             self.set_attribute(slot, code.attribute, f64::from(candidate));

@@ -117,6 +117,8 @@ pub(crate) struct StepCode {
     pub(crate) chunk: Expr,
     pub(crate) cost: Expr,
     pub(crate) memory: Option<u32>,
+    /// Units a quantum of that memory is; 0 without one.
+    pub(crate) memory_quantum: f64,
     pub(crate) exclusive_prefill: bool,
     pub(crate) asynchronous: Option<ir::Asynchronous>,
     pub(crate) only: Option<Expr>,
@@ -627,6 +629,9 @@ impl<'a> Builder<'a> {
             chunk: self.expr(&step.chunk),
             cost: self.expr(&step.cost),
             memory: step.memory.map(|family| self.pair(self.families.pools[family as usize], member)),
+            memory_quantum: step
+                .memory
+                .map_or(0.0, |family| self.program.pools[family as usize].block.map_or(1.0, |block| block.0)),
             exclusive_prefill: step.serve.exclusive_prefill,
             asynchronous: step.asynchronous,
             only: step.serve.only.as_ref().map(|e| self.expr(e)),

@@ -31,7 +31,7 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Expr {
     /// Where it is arithmetic without detours: all of it.
-    steps: Box<[(Step, u64)]>,
+    steps: Box<[Step]>,
     /// Else.
     ops: Box<[Op]>,
     aggregates: Box<[Aggregate]>,
@@ -41,8 +41,8 @@ pub(crate) struct Expr {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// Arithmetic, with the bits of its operand.
-    Step(Step, u64),
+    /// Arithmetic.
+    Step(Step),
     Push,
     /// value := the number put by op value
     Popped(Step),
@@ -128,7 +128,7 @@ impl Expr {
         let mut writer = Writer::new(families, bound, fold_of, Form::Straight);
         writer.write(expr);
         if let Form::Straight = writer.form {
-            let step = |op: Op| if let Op::Step(step, bits) = op { (step, bits) } else { unreachable!("a detour") };
+            let step = |op: Op| if let Op::Step(step) = op { step } else { unreachable!("a detour") };
             let steps = writer.ops.into_iter().map(step).collect();
             return Self { steps, ops: Box::default(), aggregates: Box::default(), depth: 0 };
         }
@@ -191,7 +191,7 @@ impl<'a> Writer<'a> {
             self.form = Form::Detours;
         }
         self.ops.push(match self.form {
-            Form::Straight => Op::Step(operation::PUT_BY, u64::from(place)),
+            Form::Straight => Op::Step(operation::put_by(place)),
             Form::Detours => Op::Push,
         });
         self.put_by += 1;
@@ -208,10 +208,9 @@ impl<'a> Writer<'a> {
     /// value := op (a number put by, value)
     fn popped(&mut self, op: Dyadic) {
         self.put_by -= 1;
-        let (step, bits) = operation::dyadic(op, Leaf::PutBy(self.put_by as u32), Side::Left);
         self.ops.push(match self.form {
-            Form::Straight => Op::Step(step, bits),
-            Form::Detours => Op::Popped(operation::of_two(op)),
+            Form::Straight => Op::Step(operation::dyadic(op, Leaf::PutBy(self.put_by as u32), Side::Left)),
+            Form::Detours => Op::Popped(operation::of_number(op)),
         });
     }
 
@@ -220,12 +219,11 @@ impl<'a> Writer<'a> {
     }
 
     fn load(&mut self, leaf: Leaf) {
-        let (step, bits) = operation::load(leaf);
-        self.ops.push(Op::Step(step, bits));
+        self.step(operation::load(leaf));
     }
 
     fn step(&mut self, step: Step) {
-        self.ops.push(Op::Step(step, 0));
+        self.ops.push(Op::Step(step));
     }
 
     fn leaf(&mut self, expr: &ir::Expr) -> Option<Leaf> {
@@ -255,6 +253,12 @@ impl<'a> Writer<'a> {
                     PoolFigure::Outstanding => return None,
                 }
             }
+            ir::Expr::Binary(Binary::Add, used, free) => match (self.leaf(used)?, self.leaf(free)?) {
+                (Leaf::Used(used), Leaf::Free(free)) if used == free => {
+                    Leaf::Number(self.families.whole_caps[used as usize]?)
+                }
+                _ => return None,
+            },
             ir::Expr::Aggregate { .. } => Leaf::Folded((self.fold_of)(expr)?),
             ir::Expr::Stage(StageFigure::BudgetLeft, stage) => {
                 let family = self.families.stages[stage.stage as usize];
@@ -335,7 +339,7 @@ impl<'a> Writer<'a> {
                     self.write_conditional(a);
                     self.push();
                     self.write_conditional(b);
-                    self.ops.push(Op::Step(operation::SELECT, u64::from(condition)));
+                    self.step(operation::select(condition));
                     self.put_by -= 2;
                     return;
                 }
@@ -356,8 +360,7 @@ impl<'a> Writer<'a> {
             }
             ir::Expr::Pool(figure, pool) => {
                 if let Some(attribute) = self.straight_index(pool.member.as_deref()) {
-                    let (step, bits) = operation::pool_by(*figure, pool.pool, attribute);
-                    self.ops.push(Op::Step(step, bits));
+                    self.step(operation::pool_by(*figure, pool.pool, attribute));
                 } else {
                     let family = self.families.pools[pool.pool as usize];
                     self.index(pool.member.as_deref());
@@ -373,8 +376,7 @@ impl<'a> Writer<'a> {
                     self.families.budgets[family.first as usize].is_some(),
                     self.straight_index(stage.member.as_deref()),
                 ) {
-                    let (step, bits) = operation::budget_left_by(stage.stage, attribute);
-                    self.ops.push(Op::Step(step, bits));
+                    self.step(operation::budget_left_by(stage.stage, attribute));
                 } else {
                     self.index(stage.member.as_deref());
                     self.detour(Op::StageAt(*figure, family));
@@ -425,19 +427,16 @@ impl<'a> Writer<'a> {
 
     fn dyadic(&mut self, op: Dyadic, a: &ir::Expr, b: &ir::Expr) {
         let (a_leaf, b_leaf) = (self.leaf(a), self.leaf(b));
-        if let (Dyadic::Binary(Binary::Add), Some(Leaf::Used(used)), Some(Leaf::Free(free))) = (op, a_leaf, b_leaf)
-            && used == free
-            && let Some(cap) = self.families.whole_caps[used as usize]
+        if let (Some(a), Some(b)) = (a_leaf, b_leaf)
+            && let Some(step) = operation::of_leaves(op, a, b)
         {
-            self.load(Leaf::Number(cap));
+            self.step(step);
         } else if let Some(leaf) = b_leaf {
             self.write(a);
-            let (step, bits) = operation::dyadic(op, leaf, Side::Right);
-            self.ops.push(Op::Step(step, bits));
+            self.step(operation::dyadic(op, leaf, Side::Right));
         } else if let Some(leaf) = a_leaf {
             self.write(b);
-            let (step, bits) = operation::dyadic(op, leaf, Side::Left);
-            self.ops.push(Op::Step(step, bits));
+            self.step(operation::dyadic(op, leaf, Side::Left));
         } else {
             self.write(a);
             self.push();
@@ -542,6 +541,8 @@ pub(crate) const NO_VARIABLES: &Variables = &[0.0; Context::COUNT];
 pub(crate) struct Frame<'a> {
     /// Slot of the session, or [`NOBODY`].
     pub(crate) session: u32,
+    /// Where its attributes begin among those of all sessions; of nobody, beyond them.
+    pub(crate) attributes: usize,
     /// A copy of the attributes of a session that is gone.
     pub(crate) snapshot: Option<&'a [f64]>,
     /// By [`Context`], as far as there are any.
@@ -569,12 +570,23 @@ pub(crate) struct Scope<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(crate) fn session(session: u32) -> Self {
-        Self { session, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
+    pub(crate) const fn machine(purpose: Purpose, id: u32, variables: &'a [f64]) -> Self {
+        let draws = Draws::Machine(purpose, id);
+        Self { session: NOBODY, attributes: usize::MAX / 2, snapshot: None, variables, draws, scope: None }
+    }
+}
+
+impl Kernel<'_> {
+    /// A session reads, in its statements.
+    #[inline]
+    pub(crate) fn frame(&self, session: u32) -> Frame<'static> {
+        let attributes = self.attributes_from(session);
+        Frame { session, attributes, snapshot: None, variables: NO_VARIABLES, draws: Draws::Session, scope: None }
     }
 
-    pub(crate) const fn machine(purpose: Purpose, id: u32, variables: &'a [f64]) -> Self {
-        Self { session: NOBODY, snapshot: None, variables, draws: Draws::Machine(purpose, id), scope: None }
+    /// A machine reads, for a session, or for nobody.
+    pub(crate) fn frame_for<'a>(&self, session: u32, machine: Frame<'a>) -> Frame<'a> {
+        Frame { session, attributes: self.attributes_from(session), ..machine }
     }
 }
 
@@ -591,8 +603,8 @@ impl Kernel<'_> {
             return self.eval_ops(world, expr, frame);
         }
         let mut value = 0.0;
-        for &(step, bits) in &expr.steps {
-            value = step(self, frame, value, bits);
+        for step in &expr.steps {
+            value = step.take(self, frame, value);
         }
         value
     }
@@ -617,14 +629,14 @@ impl Kernel<'_> {
         while let Some(op) = expr.ops.get(at) {
             at += 1;
             match *op {
-                Op::Step(step, bits) => value = step(self, frame, value, bits),
+                Op::Step(step) => value = step.take(self, frame, value),
                 Op::Push => {
                     stack[top] = value;
                     top += 1;
                 }
                 Op::Popped(op) => {
                     top -= 1;
-                    value = op(self, frame, value, stack[top].to_bits());
+                    value = op.given(stack[top]).take(self, frame, value);
                 }
                 Op::AndSkip(to) if value == 0.0 => {
                     value = 0.0;
@@ -759,7 +771,7 @@ impl Kernel<'_> {
             Member::Fixed(id) => *id,
             // References are a session's.
             Member::Attribute(family, attribute) => {
-                self.member_at(*family, self.attribute(frame.session, *attribute), frame, name)
+                self.member_at(*family, operation::read_attribute(self, frame, *attribute), frame, name)
             }
             Member::Computed(family, index) => {
                 let index = self.eval(world, index, frame);

@@ -162,6 +162,25 @@ impl Kernel<'_> {
     }
 
     fn share_fairly(&mut self, changed: &[u32]) {
+        if changed.iter().all(|&stage| self.stages[stage as usize].serving.iter().all(|&flow| self.is_alone(flow))) {
+            for &stage in changed {
+                if let Some(&flow) = self.stages[stage as usize].serving.first() {
+                    let capacities = self.jobs[flow as usize].stages.iter().map(|&s| self.capacity(s));
+                    self.set_fair_rate(flow, capacities.fold(f64::INFINITY, f64::min));
+                }
+            }
+        } else {
+            self.share_in_region(changed);
+        }
+    }
+
+    /// A flow that meets no other has what the narrowest of its stages can carry.
+    fn is_alone(&self, flow: u32) -> bool {
+        self.jobs[flow as usize].stages.iter().all(|&stage| self.stages[stage as usize].serving.len() == 1)
+    }
+
+    #[inline(never)]
+    fn share_in_region(&mut self, changed: &[u32]) {
         let mut region = std::mem::take(&mut self.region);
         region.number += 1;
         region.stages.clear();
@@ -179,13 +198,17 @@ impl Kernel<'_> {
             }
         }
         for &RegionFlow { flow, rate, .. } in &region.flows {
-            let before = self.flow_rates[flow as usize];
-            // A new flow has no rate yet.
-            if before.is_nan() || (rate - before).abs() > SAME * rate {
-                self.set_flow_rate(flow, rate);
-            }
+            self.set_fair_rate(flow, rate);
         }
         self.region = region;
+    }
+
+    fn set_fair_rate(&mut self, flow: u32, rate: f64) {
+        let before = self.flow_rates[flow as usize];
+        // A new flow has no rate yet.
+        if before.is_nan() || (rate - before).abs() > SAME * rate {
+            self.set_flow_rate(flow, rate);
+        }
     }
 
     fn join_region(&mut self, region: &mut Region, stage: u32) {

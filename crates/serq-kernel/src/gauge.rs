@@ -39,17 +39,25 @@ pub(crate) struct GaugeCode {
 pub(crate) struct FoldCode {
     gauge: u32,
     fold: Fold,
-    /// Its terms' place among [`TermsCode`], and their number.
+    /// Its terms' place among [`BodyCode`], and their number.
     of: u32,
     terms: u32,
 }
 
-/// Terms that one fold or more share.
+/// What terms are written in, which one fold or more share.
 #[derive(Debug)]
-pub(crate) struct TermsCode {
-    /// Of the aggregate they are written in.
+pub(crate) struct BodyCode {
     body: ir::Expr,
-    terms: Vec<Expr>,
+    /// Of its terms, which stand side by side.
+    first: u32,
+    terms: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct TermCode {
+    value: Expr,
+    /// Its place in its folds, and those.
+    at: u32,
     folds: Vec<u32>,
 }
 
@@ -67,7 +75,7 @@ pub(crate) struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Gauge(u32),
-    Term { terms: u32, term: u32 },
+    Term(u32),
 }
 
 /// All gauges of a program.
@@ -75,7 +83,8 @@ enum Target {
 pub(crate) struct GaugesCode {
     pub(crate) gauges: Vec<GaugeCode>,
     folds: Vec<FoldCode>,
-    terms: Vec<TermsCode>,
+    bodies: Vec<BodyCode>,
+    terms: Vec<TermCode>,
     /// By member.
     pool_watches: Vec<Vec<Watch>>,
     stage_watches: Vec<Vec<Watch>>,
@@ -106,24 +115,25 @@ impl GaugesCode {
         if !is_fold(aggregate) {
             return None;
         }
-        let known = self.terms.iter().position(|t| t.body == **body && t.terms.len() == *count as usize);
-        let terms = known.unwrap_or_else(|| {
-            let terms = self.terms.len() as u32;
-            for term in 0..*count {
-                self.watch(families, body, Some(term), false, Target::Term { terms, term });
+        let known = self.bodies.iter().position(|b| b.body == **body && b.terms == *count);
+        let of = known.unwrap_or_else(|| {
+            let first = self.terms.len() as u32;
+            for at in 0..*count {
+                self.watch(families, body, Some(at), false, Target::Term(first + at));
+                let value = Expr::with(body, families, Some(Bound::Term(at)), &mut |_| None);
+                self.terms.push(TermCode { value, at, folds: Vec::new() });
             }
-            let exprs =
-                (0..*count).map(|term| Expr::with(body, families, Some(Bound::Term(term)), &mut |_| None)).collect();
-            self.terms.push(TermsCode { body: (**body).clone(), terms: exprs, folds: Vec::new() });
-            terms as usize
+            self.bodies.push(BodyCode { body: (**body).clone(), first, terms: *count });
+            self.bodies.len() - 1
         });
-        let of = terms as u32;
+        let (first, of) = (self.bodies[of].first, of as u32);
         let same = |code: &FoldCode| code.gauge == gauge && code.fold == *fold && code.of == of;
         // An expression may be written, and its aggregates asked for, more than once.
         let id = self.folds.iter().position(same).unwrap_or_else(|| {
-            self.terms[terms].folds.push(self.folds.len() as u32);
+            let id = self.folds.len();
+            self.terms[first as usize..(first + count) as usize].iter_mut().for_each(|term| term.folds.push(id as u32));
             self.folds.push(FoldCode { gauge, fold: *fold, of, terms: *count });
-            self.folds.len() - 1
+            id
         });
         Some(id as u32)
     }
@@ -257,7 +267,7 @@ impl Gauges {
 
 impl Kernel<'_> {
     /// Reads again what a pool's changes concern.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pool_gauges_read<W: World>(&mut self, world: &mut W, pool: u32, changes: u8) {
         let code = self.code;
         for watch in &code.gauges.pool_watches[pool as usize] {
@@ -267,33 +277,46 @@ impl Kernel<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn stage_gauges_read<W: World>(&mut self, world: &mut W, stage: u32) {
-        let code = self.code;
-        for watch in &code.gauges.stage_watches[stage as usize] {
+        let watches = &self.code.gauges.stage_watches[stage as usize];
+        if !watches.is_empty() {
+            self.read_all_again(world, watches);
+        }
+    }
+
+    #[inline(never)]
+    fn read_all_again<W: World>(&mut self, world: &mut W, watches: &[Watch]) {
+        for watch in watches {
             self.read_again(world, watch.target);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_again<W: World>(&mut self, world: &mut W, target: Target) {
         match target {
             Target::Gauge(gauge) => self.gauges.stale.insert(gauge),
-            Target::Term { terms, term } => self.read_term(world, terms, term),
+            Target::Term(term) => self.read_term(world, term),
         }
     }
 
-    #[inline]
-    fn read_term<W: World>(&mut self, world: &mut W, terms: u32, term: u32) {
+    #[inline(always)]
+    fn read_term<W: World>(&mut self, world: &mut W, term: u32) {
         let code = self.code;
-        let TermsCode { terms, folds, .. } = &code.gauges.terms[terms as usize];
-        let value = self.eval(world, &terms[term as usize], &GAUGE_FRAME);
+        let TermCode { value, at, folds } = &code.gauges.terms[term as usize];
+        let value = self.eval(world, value, &GAUGE_FRAME);
         let Gauges { folds: trees, stale, .. } = &mut self.gauges;
         for &id in folds {
             let tree = &mut trees[id as usize];
-            if tree.set(term, value) {
+            if tree.set(*at, value) {
                 stale.insert(tree.gauge);
             }
         }
+    }
+
+    #[cold]
+    fn read_all_terms<W: World>(&mut self, world: &mut W) {
+        (0..self.code.gauges.terms.len() as u32).for_each(|term| self.read_term(world, term));
     }
 
     /// Calls `visit` with the gauges that may have changed since the last call, and their
@@ -304,9 +327,7 @@ impl Kernel<'_> {
         }
         let code = &self.code.gauges;
         if std::mem::take(&mut self.gauges.unread) {
-            for (id, code) in code.terms.iter().enumerate() {
-                (0..code.terms.len()).for_each(|term| self.read_term(world, id as u32, term as u32));
-            }
+            self.read_all_terms(world);
         }
         for word in 0..self.gauges.stale.words() {
             while let Some(gauge) = self.gauges.stale.take_from_word(word) {

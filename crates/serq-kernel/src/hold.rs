@@ -100,7 +100,7 @@ impl<'p> Kernel<'p> {
     pub(crate) fn join<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let pc = self.sessions[slot as usize].pc;
         let hold = self.hold_code(pc);
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         let mut members = std::mem::take(&mut self.sessions[slot as usize].members);
         members.clear();
         for grab in &hold.grabs {
@@ -156,7 +156,7 @@ impl<'p> Kernel<'p> {
     /// The first pool that can't ever serve the hold, as far as its units and its reserve,
     /// each by itself, can be known now.
     fn judge<W: World>(&self, world: &mut W, slot: u32, hold: &HoldCode) -> Result<Option<u32>> {
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         for (at, grab) in hold.grabs.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
             let units = if grab.units_judged { self.amount(world, slot, &grab.units, &frame, "units")? } else { 0.0 };
@@ -226,7 +226,7 @@ impl<'p> Kernel<'p> {
             let mut variables = *NO_VARIABLES;
             variables[serq_ir::Context::Waited as usize] = self.now - self.sessions[waiter as usize].joined;
             variables[serq_ir::Context::Admission as usize] = self.sessions[waiter as usize].admission as f64;
-            let frame = Frame { variables: &variables, ..Frame::session(waiter) };
+            let frame = Frame { variables: &variables, ..self.frame(waiter) };
             tried.clear();
             self.eval_keys(world, keys, &frame, &mut tried);
             if head.is_none() || compare(&tried, &best).is_lt() {
@@ -249,7 +249,7 @@ impl<'p> Kernel<'p> {
         if let Some(position) = self.sessions[slot as usize].resumes {
             self.set_attribute(slot, BuiltIn::Computed as u32, position);
         }
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         let mut units = std::mem::take(&mut self.header_units);
         units.clear();
         let mut fits = true;
@@ -579,7 +579,7 @@ impl<'p> Kernel<'p> {
         let pool = share.pool;
         let kept = match &self.hold_code(hold.pc).cache {
             Some(cache) => {
-                let bound = self.eval(world, cache, &Frame::session(slot));
+                let bound = self.eval(world, cache, &self.frame(slot));
                 self.check_fault()?;
                 let position = self.computed_position(hold, share, preempted);
                 if bound > 0.0 { self.pools[pool as usize].quanta_within(bound.min(position)) } else { 0.0 }

@@ -30,6 +30,16 @@ impl IndexSet {
         *word &= !bit;
     }
 
+    /// Makes it a member, or none.
+    #[inline]
+    pub(crate) fn set(&mut self, index: u32, member: bool) {
+        if member {
+            self.insert(index);
+        } else {
+            self.remove(index);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

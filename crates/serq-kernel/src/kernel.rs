@@ -377,13 +377,14 @@ impl<'p> Kernel<'p> {
     /// Calls `visit` for the pools whose state may have changed since the last call.
     #[inline]
     pub fn drain_touched_pools<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, PoolState)) {
-        for at in 0..self.touched_pools.len() {
-            let pool = self.touched_pools[at];
-            let changes = std::mem::take(&mut self.pools[pool as usize].touched);
+        let mut touched = std::mem::take(&mut self.touched_pools);
+        for pool in touched.drain(..) {
+            let state = &mut self.pools[pool as usize];
+            let changes = std::mem::take(&mut state.touched);
+            visit(world, pool, state.state());
             self.pool_gauges_read(world, pool, changes);
-            visit(world, pool, self.pool_state(pool));
         }
-        self.touched_pools.clear();
+        self.touched_pools = touched;
     }
 
     /// Calls `visit` for the stages whose state may have changed since the last call.
@@ -400,13 +401,7 @@ impl<'p> Kernel<'p> {
 
     /// A pool's state now.
     pub fn pool_state(&self, pool: u32) -> PoolState {
-        let state = &self.pools[pool as usize];
-        PoolState {
-            used: state.used_units(),
-            cached: state.cached_units(),
-            queue: state.waiting() as u32,
-            holders: state.holders,
-        }
+        self.pools[pool as usize].state()
     }
 
     /// A pool's whole-run counters.
@@ -505,7 +500,7 @@ impl<'p> Kernel<'p> {
             let Some(slot) = self.head(world, queue) else { continue };
             let pc = self.sessions[slot as usize].pc;
             let crate::code::Op::Hold(hold) = &code.ops[pc as usize] else { continue };
-            let frame = Frame::session(slot);
+            let frame = self.frame(slot);
             for (at, grab) in hold.grabs.iter().enumerate() {
                 let pool = self.sessions[slot as usize].members[at];
                 let units = self.eval(world, &grab.units, &frame);
@@ -522,15 +517,17 @@ impl<'p> Kernel<'p> {
 
     // ---- bookkeeping
 
+    /// The stages, the jobs, and what these take their blocks from.
+    #[inline(always)]
+    pub(crate) fn apart(&mut self) -> (&Vec<Stage>, &mut Vec<Job>, Supply<'_>) {
+        let Self { code, stages, jobs, sessions, pools, entries, instant_pieces, .. } = self;
+        let Self { touched_pools, stirred, choices, .. } = self;
+        (stages, jobs, Supply { code, sessions, pools, entries, instant_pieces, touched_pools, stirred, choices })
+    }
+
     #[inline(always)]
     pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
-        let state = &mut self.pools[pool as usize];
-        if state.touched == 0 {
-            self.touched_pools.push(pool);
-        }
-        state.touched |= changes;
-        self.stirred = true;
-        self.mark_pool(pool);
+        self.apart().2.touch_pool(pool, changes);
         if changes != QUEUE && !self.pools[pool as usize].watchers.is_empty() {
             self.tell_watchers(pool);
         }
@@ -640,6 +637,35 @@ impl<'p> Kernel<'p> {
         for stage in &self.stages {
             let order = |id: &u32| (self.jobs[*id as usize].admission, self.jobs[*id as usize].order);
             assert!(stage.engine.residents.is_sorted_by_key(order), "residents stand in admission order");
+        }
+    }
+}
+
+/// Pools, who has what of them, and whom their changes concern. (Of slices the compiler would
+/// fetch all places and lengths at once, of vectors those that are asked for.)
+pub(crate) struct Supply<'a> {
+    code: &'a Code,
+    pub(crate) sessions: &'a mut Vec<Session>,
+    pub(crate) pools: &'a mut Vec<Pool>,
+    pub(crate) entries: &'a mut Entries,
+    pub(crate) instant_pieces: &'a mut u32,
+    touched_pools: &'a mut Vec<u32>,
+    stirred: &'a mut bool,
+    choices: &'a mut Vec<Choice>,
+}
+
+impl Supply<'_> {
+    /// A pool changed. Its watchers are told by the kernel.
+    #[inline(always)]
+    pub(crate) fn touch_pool(&mut self, pool: u32, changes: u8) {
+        let state = &mut self.pools[pool as usize];
+        if state.touched == 0 {
+            self.touched_pools.push(pool);
+        }
+        state.touched |= changes;
+        *self.stirred = true;
+        if !self.choices.is_empty() {
+            choice::mark(self.choices, &self.code.choices.pool_marks[pool as usize]);
         }
     }
 }

@@ -31,6 +31,7 @@ use serq_ir::Context;
 
 use crate::code::{Op, StageCodeKind, StepCode};
 use crate::kernel::Kernel;
+use crate::stage::Job;
 use crate::step::Planning;
 use crate::world::{Action, Result, World};
 
@@ -62,8 +63,8 @@ pub(crate) enum Last {
 pub(crate) struct Leap {
     /// The batch is settled: its next plan is this one, but for blocks and for who is done.
     pub(crate) settled: bool,
-    /// … and nobody waits in a queue it serves.
-    alone: bool,
+    /// … nobody waits in a queue it serves, and its budget stays what it is.
+    goes_on: bool,
     /// Least work any job had left when its present steps began, and blocks for how many tokens.
     work: f64,
     slack: f64,
@@ -77,6 +78,40 @@ pub(crate) struct Leap {
     refused: Option<(u32, u32)>,
     /// Pools whose changes the stage is told, for a head that was refused.
     pools: Vec<u32>,
+}
+
+impl Leap {
+    /// The steps in which everybody of a settled batch gets whole tokens and has blocks for them.
+    #[inline(always)]
+    fn offer(&mut self, work: f64, slack: f64) -> u64 {
+        // Sooner as a signed number; it is a small one.
+        let steps = (least(least(work, slack), STEPS_MAX) as i64).max(1) as u64;
+        self.work = work;
+        self.slack = slack;
+        self.caught_up = 0;
+        self.running = steps > 1;
+        steps
+    }
+}
+
+/// What a settled batch's next steps depend on.
+struct Batch {
+    /// The least work any job has left, and blocks for how many tokens.
+    work: f64,
+    slack: f64,
+    /// Quanta of the stage's memory that they hold.
+    memory: f64,
+}
+
+impl Batch {
+    const NOBODY: Self = Self { work: f64::INFINITY, slack: f64::INFINITY, memory: 0.0 };
+
+    #[inline(always)]
+    fn count(&mut self, job: &Job) {
+        self.work = least(self.work, job.remaining);
+        self.slack = least(self.slack, job.slack);
+        self.memory += job.memory;
+    }
 }
 
 impl Kernel<'_> {
@@ -108,30 +143,14 @@ impl Kernel<'_> {
         }
         let leap = &mut self.stages[stage as usize].engine.leap;
         leap.settled = true;
-        leap.alone = alone;
+        leap.goes_on = alone && step.goes_on;
         leap.refused = refused;
-        let steps = self.offer(stage, work, slack);
+        let steps = leap.offer(work, slack);
+        self.leaping.set(stage, steps > 1);
         if steps > 1 {
             self.watch_pools_of(stage, refused.map(|(_, head)| head));
         }
         steps
-    }
-
-    /// The steps in which everybody of a settled batch gets whole tokens and has blocks for them.
-    #[inline(always)]
-    fn offer(&mut self, stage: u32, work: f64, slack: f64) -> u64 {
-        let leap = &mut self.stages[stage as usize].engine.leap;
-        let steps = work.min(slack).min(STEPS_MAX) as u64;
-        leap.work = work;
-        leap.slack = slack;
-        leap.caught_up = 0;
-        leap.running = steps > 1;
-        if leap.running {
-            self.leaping.insert(stage);
-        } else {
-            self.leaping.remove(stage);
-        }
-        steps.max(1)
     }
 
     /// Fact: a stage's step ended, and nothing else is due now. Where all it can bring is the
@@ -140,54 +159,41 @@ impl Kernel<'_> {
     /// # Errors
     ///
     /// A fault of the cost.
-    #[inline(never)]
+    // Inlined, so that a driver that goes from growth to growth does so in one loop.
+    #[inline(always)]
     pub fn tell_step_goes_on<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<GoesOn> {
         let code = self.code;
-        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { return Ok(GoesOn::Untold) };
         let leap = &self.stages[stage as usize].engine.leap;
-        if !(leap.settled && leap.alone && step.goes_on) {
+        if !(leap.settled && leap.goes_on) {
             return Ok(GoesOn::Untold);
         }
-        debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         let ended = world.steps_ended(stage);
-        let (work, slack) = (leap.work - ended as f64, leap.slack - ended as f64);
+        let (work, slack) = (leap.work - tokens(ended), leap.slack - tokens(ended));
         if work < 1.0 || self.something_else_to_do() {
             return Ok(GoesOn::Untold);
         }
+        let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { unreachable!("it has a batch") };
+        debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         self.at(now);
         self.catch_up_to(world, stage, ended, Last::Told);
         if slack >= 1.0 && step.cost_steady {
             // The same batch at the same cost.
-            let engine = &self.stages[stage as usize].engine;
-            let (cost, decoders) = (engine.cost, engine.plan.len() as u32);
-            let steps = self.offer(stage, work, slack);
-            self.start_step(world, stage, cost, decoders, steps);
+            let cost = self.stages[stage as usize].engine.cost;
+            self.start_settled(world, stage, cost, work, slack);
             self.after_fact();
             return Ok(GoesOn::Started);
         }
-        let plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
-        let (mut work, mut slack, mut kv_decode) = (f64::INFINITY, f64::INFINITY, 0.0);
-        let mut grown = true;
-        for &id in &plan {
-            grown = self.jobs[id as usize].slack >= 1.0 || self.grow_without_preempting(world, id)?;
-            if !grown {
-                break;
-            }
-            let job = &self.jobs[id as usize];
-            work = work.min(job.remaining);
-            slack = slack.min(job.slack);
-            kv_decode += job.memory;
+        let mut batch = self.grow_at_hand(stage);
+        if batch.is_none() {
+            batch = self.grow_otherwise(world, stage)?;
         }
-        let decoders = plan.len();
-        self.stages[stage as usize].engine.plan = plan;
-        if grown {
-            // Settled it is still.
-            // Nothing else of what its cost reads has changed.
-            let kv_decode = kv_decode * self.quantum(step);
-            self.stages[stage as usize].engine.inputs.set(Context::KvDecode, kv_decode);
+        let goes_on = batch.is_some();
+        if let Some(Batch { work, slack, memory }) = batch {
+            // Settled it is still. Nothing else of what its cost reads has changed.
+            let inputs = &mut self.stages[stage as usize].engine.inputs;
+            inputs.set(Context::KvDecode, memory * step.memory_quantum);
             let cost = self.cost_anew(world, stage, step)?;
-            let steps = self.offer(stage, work, slack);
-            self.start_step(world, stage, cost, decoders as u32, steps);
+            self.start_settled(world, stage, cost, work, slack);
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);
@@ -195,7 +201,49 @@ impl Kernel<'_> {
         }
         self.make_cuts(world);
         self.after_fact();
-        Ok(if grown && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
+        Ok(if goes_on && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
+    }
+
+    /// Everybody of a settled batch takes the block its next token needs, where all of these are
+    /// at hand. Where not, some may have taken theirs.
+    #[inline(always)]
+    fn grow_at_hand(&mut self, stage: u32) -> Option<Batch> {
+        let (stages, jobs, mut supply) = self.apart();
+        let mut batch = Batch::NOBODY;
+        for &id in &stages[stage as usize].engine.plan {
+            let job = &mut jobs[id as usize];
+            if job.slack < 1.0 && !supply.take_block(job, 1.0) {
+                return None;
+            }
+            batch.count(job);
+        }
+        Some(batch)
+    }
+
+    /// … where they are free or can be evicted.
+    #[inline(never)]
+    fn grow_otherwise<W: World>(&mut self, world: &mut W, stage: u32) -> Result<Option<Batch>> {
+        let mut batch = Batch::NOBODY;
+        for at in 0..self.stages[stage as usize].engine.plan.len() {
+            let id = self.stages[stage as usize].engine.plan[at];
+            if self.jobs[id as usize].slack < 1.0 && !self.grow_without_preempting(world, id)? {
+                return Ok(None);
+            }
+            batch.count(&self.jobs[id as usize]);
+        }
+        Ok(Some(batch))
+    }
+
+    /// The next step of a settled batch starts, or a leap.
+    #[inline(always)]
+    fn start_settled<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, work: f64, slack: f64) {
+        let engine = &mut self.stages[stage as usize].engine;
+        let steps = engine.leap.offer(work, slack);
+        let decoders = engine.plan.len() as u32;
+        engine.begin(self.now);
+        self.leaping.set(stage, steps > 1);
+        self.mark_stage(stage);
+        world.act(Action::StartStep { stage, cost, decoders, steps });
     }
 
     fn something_else_to_do(&self) -> bool {
@@ -381,7 +429,7 @@ impl Kernel<'_> {
         // As many have begun since, but for the one after the last.
         let begun = if last == Last::Told { steps - 1 } else { steps };
         engine.iterations += begun;
-        let tokens = steps as f64;
+        let tokens = tokens(steps);
         // Tokens of sessions that had one in the step before.
         let mut steady = (steps - 1) * engine.plan.len() as u64;
         for &id in &engine.plan {
@@ -420,8 +468,20 @@ impl Kernel<'_> {
     /// Whole tokens each planned job has got since it was caught up.
     pub(crate) fn tokens_pending<W: World>(&self, world: &mut W, stage: u32) -> f64 {
         let leap = &self.stages[stage as usize].engine.leap;
-        if leap.running { (world.steps_ended(stage) - leap.caught_up) as f64 } else { 0.0 }
+        if leap.running { tokens(world.steps_ended(stage) - leap.caught_up) } else { 0.0 }
     }
+}
+
+/// Of two numbers.
+#[inline(always)]
+fn least(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// The tokens of so many steps, fewer than 2⁶³: a double is made sooner of a signed number.
+#[inline(always)]
+fn tokens(steps: u64) -> f64 {
+    steps as i64 as f64
 }
 
 /// One token, after such a gap.

@@ -12,7 +12,6 @@
 //! - It is given back once, by the first of the three. Its `cache` clause is read then.
 //! - A session's leases of one pool are taken oldest first.
 
-use crate::expression::Frame;
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::session::Status;
@@ -28,8 +27,8 @@ impl Kernel<'_> {
     ) -> Result<()> {
         self.publish(world, slot, hold, share, true)?;
         let lease = self.hold_code(hold.pc).lease.as_ref().expect("the hold has a lease clause");
-        let time = self.eval(world, &lease.time, &Frame::session(slot));
-        let abandoned = lease.abandoned.as_ref().map(|e| self.eval(world, e, &Frame::session(slot)));
+        let time = self.eval(world, &lease.time, &self.frame(slot));
+        let abandoned = lease.abandoned.as_ref().map(|e| self.eval(world, e, &self.frame(slot)));
         self.check_fault()?;
         for time in [Some(time), abandoned].into_iter().flatten() {
             if time.is_nan() || time < 0.0 {

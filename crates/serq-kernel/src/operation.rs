@@ -5,11 +5,39 @@
 
 use serq_ir::{Binary, Context, Function, PoolFigure, Unary};
 
-use crate::expression::{Frame, NOBODY};
+use crate::expression::Frame;
 use crate::kernel::Kernel;
 
-/// Makes a value of the value so far; the last argument is the operand's bits.
-pub(crate) type Step = for<'k, 'f> fn(&Kernel<'k>, &Frame<'f>, f64, u64) -> f64;
+/// Makes a value of the value so far and an operand, or of two operands alone. They are the
+/// step's.
+type Make = for<'k, 'f> fn(&Kernel<'k>, &Frame<'f>, f64, &Step) -> f64;
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    make: Make,
+    /// Of its operand.
+    bits: u64,
+    /// Of the second of two operands.
+    second: u64,
+}
+
+impl Step {
+    const fn new(make: Make, bits: u64) -> Self {
+        Self { make, bits, second: 0 }
+    }
+
+    /// The same of this number.
+    pub(crate) fn given(self, number: f64) -> Self {
+        Self { bits: number.to_bits(), ..self }
+    }
+
+    /// The value that comes after this one.
+    #[inline(always)]
+    pub(crate) fn take(&self, kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64) -> f64 {
+        (self.make)(kernel, frame, value, self)
+    }
+}
 
 /// What is read without further ado.
 #[derive(Clone, Copy, Debug)]
@@ -116,13 +144,18 @@ operands! {
     PutBy(kernel, _frame, bits) = kernel.put_by[bits as usize].get();
 }
 
-#[inline]
-fn read_attribute(kernel: &Kernel<'_>, frame: &Frame<'_>, attribute: u32) -> f64 {
-    match frame.snapshot {
-        Some(attributes) => attributes[attribute as usize],
-        None if frame.session == NOBODY => 0.0,
-        None => kernel.attribute(frame.session, attribute),
+#[inline(always)]
+pub(crate) fn read_attribute(kernel: &Kernel<'_>, frame: &Frame<'_>, attribute: u32) -> f64 {
+    match kernel.attributes.get(frame.attributes + attribute as usize) {
+        Some(&value) => value,
+        None => read_gone(frame, attribute),
     }
+}
+
+/// … of a session that is gone, or of nobody.
+#[cold]
+fn read_gone(frame: &Frame<'_>, attribute: u32) -> f64 {
+    frame.snapshot.map_or(0.0, |attributes| attributes[attribute as usize])
 }
 
 fn read_variable(frame: &Frame<'_>, depth: u64) -> f64 {
@@ -133,34 +166,38 @@ fn read_variable(frame: &Frame<'_>, depth: u64) -> f64 {
     scope.map_or(0.0, |s| s.value)
 }
 
-fn with<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, bits: u64) -> f64 {
-    O::apply(value, P::read(kernel, frame, bits))
+fn with<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, step: &Step) -> f64 {
+    O::apply(value, P::read(kernel, frame, step.bits))
 }
 
-fn under<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, bits: u64) -> f64 {
-    O::apply(P::read(kernel, frame, bits), value)
+fn under<O: Operator, P: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, value: f64, step: &Step) -> f64 {
+    O::apply(P::read(kernel, frame, step.bits), value)
+}
+
+fn of_both<O: Operator, P: Operand, Q: Operand>(kernel: &Kernel<'_>, frame: &Frame<'_>, _: f64, step: &Step) -> f64 {
+    O::apply(P::read(kernel, frame, step.bits), Q::read(kernel, frame, step.second))
 }
 
 /// value := figure of the member of a pool whose index is an attribute
-pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> (Step, u64) {
-    let step: Step = match figure {
-        PoolFigure::Used => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].used_units(),
-        PoolFigure::Free => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].free_units(),
-        PoolFigure::Holders => |k, f, _, bits| f64::from(k.pools[k.pool_by(f, bits) as usize].holders),
-        PoolFigure::Queued => |k, f, _, bits| k.pools[k.pool_by(f, bits) as usize].waiting() as f64,
-        PoolFigure::Cachedin => |k, f, _, bits| k.cachedin(f.session, k.pool_by(f, bits)),
-        PoolFigure::Outstanding => |k, f, _, bits| k.outstanding(k.pool_by(f, bits)),
+pub(crate) fn pool_by(figure: PoolFigure, pool: u32, attribute: u32) -> Step {
+    let make: Make = match figure {
+        PoolFigure::Used => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].used_units(),
+        PoolFigure::Free => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].free_units(),
+        PoolFigure::Holders => |k, f, _, step| f64::from(k.pools[k.pool_by(f, step.bits) as usize].holders),
+        PoolFigure::Queued => |k, f, _, step| k.pools[k.pool_by(f, step.bits) as usize].waiting() as f64,
+        PoolFigure::Cachedin => |k, f, _, step| k.cachedin(f.session, k.pool_by(f, step.bits)),
+        PoolFigure::Outstanding => |k, f, _, step| k.outstanding(k.pool_by(f, step.bits)),
     };
-    (step, family_and_attribute(pool, attribute))
+    Step::new(make, family_and_attribute(pool, attribute))
 }
 
 /// value := what the budget, a number, of such a member of a stage has left
-pub(crate) fn budget_left_by(stage: u32, attribute: u32) -> (Step, u64) {
-    let step: Step = |k, f, _, bits| {
-        let (stage, index) = family_and_index(k, f, bits);
+pub(crate) fn budget_left_by(stage: u32, attribute: u32) -> Step {
+    let make: Make = |k, f, _, step| {
+        let (stage, index) = family_and_index(k, f, step.bits);
         k.budget_left_of_numbers(k.stage_at(k.code.families.stages[stage], index, f))
     };
-    (step, family_and_attribute(stage, attribute))
+    Step::new(make, family_and_attribute(stage, attribute))
 }
 
 fn family_and_attribute(family: u32, attribute: u32) -> u64 {
@@ -185,88 +222,129 @@ pub(crate) enum Side {
     Right,
 }
 
-fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> (Step, u64) {
+fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> Step {
     macro_rules! step {
-        ($operand:ident) => {
-            if side == Side::Right { with::<O, $operand> as Step } else { under::<O, $operand> as Step }
+        ($operand:ident, $bits:expr) => {
+            Step::new(if side == Side::Right { with::<O, $operand> } else { under::<O, $operand> }, $bits)
         };
     }
     match leaf {
-        Leaf::Number(n) => (step!(Number), n.to_bits()),
-        Leaf::Attribute(a) => (step!(Attribute), u64::from(a)),
-        Leaf::Context(context) => (step!(ContextVariable), context as u64),
-        Leaf::Now => (step!(Now), 0),
-        Leaf::Reached => (step!(Reached), 0),
-        Leaf::Variable(depth) => (step!(Variable), u64::from(depth)),
-        Leaf::Used(pool) => (step!(Used), u64::from(pool)),
-        Leaf::Free(pool) => (step!(Free), u64::from(pool)),
-        Leaf::Holders(pool) => (step!(Holders), u64::from(pool)),
-        Leaf::Queued(pool) => (step!(Queued), u64::from(pool)),
-        Leaf::Cachedin(pool) => (step!(Cachedin), u64::from(pool)),
-        Leaf::BudgetLeft(stage) => (step!(BudgetLeft), u64::from(stage)),
-        Leaf::Folded(id) => (step!(Folded), u64::from(id)),
-        Leaf::PutBy(place) => (step!(PutBy), u64::from(place)),
+        Leaf::Number(n) => step!(Number, n.to_bits()),
+        Leaf::Attribute(a) => step!(Attribute, u64::from(a)),
+        Leaf::Context(context) => step!(ContextVariable, context as u64),
+        Leaf::Now => step!(Now, 0),
+        Leaf::Reached => step!(Reached, 0),
+        Leaf::Variable(depth) => step!(Variable, u64::from(depth)),
+        Leaf::Used(pool) => step!(Used, u64::from(pool)),
+        Leaf::Free(pool) => step!(Free, u64::from(pool)),
+        Leaf::Holders(pool) => step!(Holders, u64::from(pool)),
+        Leaf::Queued(pool) => step!(Queued, u64::from(pool)),
+        Leaf::Cachedin(pool) => step!(Cachedin, u64::from(pool)),
+        Leaf::BudgetLeft(stage) => step!(BudgetLeft, u64::from(stage)),
+        Leaf::Folded(id) => step!(Folded, u64::from(id)),
+        Leaf::PutBy(place) => step!(PutBy, u64::from(place)),
     }
+}
+
+/// Of the pairs of operands that are often met.
+fn with_both<O: Operator>(a: Leaf, b: Leaf) -> Option<Step> {
+    macro_rules! step {
+        ($first:ident $bits:expr, $second:ident $more:expr) => {
+            Step { make: of_both::<O, $first, $second>, bits: $bits, second: $more }
+        };
+    }
+    Some(match (a, b) {
+        (Leaf::Attribute(a), Leaf::Attribute(b)) => step!(Attribute u64::from(a), Attribute u64::from(b)),
+        (Leaf::Attribute(a), Leaf::Number(n)) => step!(Attribute u64::from(a), Number n.to_bits()),
+        (Leaf::Number(n), Leaf::Attribute(b)) => step!(Number n.to_bits(), Attribute u64::from(b)),
+        (Leaf::Now, Leaf::Attribute(b)) => step!(Now 0, Attribute u64::from(b)),
+        (Leaf::Context(a), Leaf::Context(b)) => step!(ContextVariable a as u64, ContextVariable b as u64),
+        (Leaf::Context(a), Leaf::Number(n)) => step!(ContextVariable a as u64, Number n.to_bits()),
+        (Leaf::Used(a), Leaf::Number(n)) => step!(Used u64::from(a), Number n.to_bits()),
+        (Leaf::Holders(a), Leaf::Queued(b)) => step!(Holders u64::from(a), Queued u64::from(b)),
+        (Leaf::Folded(a), Leaf::Folded(b)) => step!(Folded u64::from(a), Folded u64::from(b)),
+        (Leaf::Folded(a), Leaf::Number(n)) => step!(Folded u64::from(a), Number n.to_bits()),
+        _ => return None,
+    })
 }
 
 /// value := leaf
-pub(crate) fn load(leaf: Leaf) -> (Step, u64) {
+pub(crate) fn load(leaf: Leaf) -> Step {
     with_operand::<Load>(leaf, Side::Right)
 }
 
-/// value := value op leaf, or leaf op value
-pub(crate) fn dyadic(op: Dyadic, leaf: Leaf, side: Side) -> (Step, u64) {
-    match op {
-        Dyadic::Binary(Binary::Add) => with_operand::<Add>(leaf, side),
-        Dyadic::Binary(Binary::Subtract) => with_operand::<Subtract>(leaf, side),
-        Dyadic::Binary(Binary::Multiply) => with_operand::<Multiply>(leaf, side),
-        Dyadic::Binary(Binary::Divide) => with_operand::<Divide>(leaf, side),
-        Dyadic::Binary(Binary::Power) => with_operand::<Power>(leaf, side),
-        Dyadic::Binary(Binary::Less) => with_operand::<Less>(leaf, side),
-        Dyadic::Binary(Binary::LessEqual) => with_operand::<LessEqual>(leaf, side),
-        Dyadic::Binary(Binary::Greater) => with_operand::<Greater>(leaf, side),
-        Dyadic::Binary(Binary::GreaterEqual) => with_operand::<GreaterEqual>(leaf, side),
-        Dyadic::Binary(Binary::Equal) => with_operand::<Equal>(leaf, side),
-        Dyadic::Binary(Binary::NotEqual) => with_operand::<NotEqual>(leaf, side),
-        Dyadic::Binary(Binary::And) => with_operand::<And>(leaf, side),
-        Dyadic::Binary(Binary::Or) => with_operand::<Or>(leaf, side),
-        Dyadic::Min => with_operand::<Min>(leaf, side),
-        Dyadic::Max => with_operand::<Max>(leaf, side),
-    }
+/// What `$choose` makes of an operator, by its type.
+macro_rules! by_operator {
+    ($op:expr, $choose:ident($($argument:expr),*)) => {
+        match $op {
+            Dyadic::Binary(Binary::Add) => $choose::<Add>($($argument),*),
+            Dyadic::Binary(Binary::Subtract) => $choose::<Subtract>($($argument),*),
+            Dyadic::Binary(Binary::Multiply) => $choose::<Multiply>($($argument),*),
+            Dyadic::Binary(Binary::Divide) => $choose::<Divide>($($argument),*),
+            Dyadic::Binary(Binary::Power) => $choose::<Power>($($argument),*),
+            Dyadic::Binary(Binary::Less) => $choose::<Less>($($argument),*),
+            Dyadic::Binary(Binary::LessEqual) => $choose::<LessEqual>($($argument),*),
+            Dyadic::Binary(Binary::Greater) => $choose::<Greater>($($argument),*),
+            Dyadic::Binary(Binary::GreaterEqual) => $choose::<GreaterEqual>($($argument),*),
+            Dyadic::Binary(Binary::Equal) => $choose::<Equal>($($argument),*),
+            Dyadic::Binary(Binary::NotEqual) => $choose::<NotEqual>($($argument),*),
+            Dyadic::Binary(Binary::And) => $choose::<And>($($argument),*),
+            Dyadic::Binary(Binary::Or) => $choose::<Or>($($argument),*),
+            Dyadic::Min => $choose::<Min>($($argument),*),
+            Dyadic::Max => $choose::<Max>($($argument),*),
+        }
+    };
 }
 
-/// value := a number put by, op value. The number's bits are the operand.
-pub(crate) fn of_two(op: Dyadic) -> Step {
-    dyadic(op, Leaf::Number(0.0), Side::Left).0
+/// value := value op leaf, or leaf op value
+pub(crate) fn dyadic(op: Dyadic, leaf: Leaf, side: Side) -> Step {
+    by_operator!(op, with_operand(leaf, side))
+}
+
+/// value := leaf op leaf, where that is one operation
+pub(crate) fn of_leaves(op: Dyadic, a: Leaf, b: Leaf) -> Option<Step> {
+    by_operator!(op, with_both(a, b))
+}
+
+/// value := a number yet to be given, op value
+pub(crate) fn of_number(op: Dyadic) -> Step {
+    dyadic(op, Leaf::Number(0.0), Side::Left)
 }
 
 /// Puts the value by in the place of this number.
-pub(crate) const PUT_BY: Step = |kernel, _, a, bits| {
-    kernel.put_by[bits as usize].set(a);
-    a
-};
+pub(crate) fn put_by(place: u32) -> Step {
+    let make: Make = |kernel, _, a, step| {
+        kernel.put_by[step.bits as usize].set(a);
+        a
+    };
+    Step::new(make, u64::from(place))
+}
 
 /// Of two numbers put by one after the other, from the place of this number, and the value: where
 /// the first is not 0, the second, else the value.
-pub(crate) const SELECT: Step = |kernel, _, a, bits| {
-    let at = bits as usize;
-    if kernel.put_by[at].get() != 0.0 { kernel.put_by[at + 1].get() } else { a }
-};
+pub(crate) fn select(place: u32) -> Step {
+    let make: Make = |kernel, _, a, step| {
+        let at = step.bits as usize;
+        if kernel.put_by[at].get() != 0.0 { kernel.put_by[at + 1].get() } else { a }
+    };
+    Step::new(make, u64::from(place))
+}
 
 /// value := 1 unless it is 0
-pub(crate) const TRUTH: Step = |_, _, a, _| truth(a != 0.0);
+pub(crate) const TRUTH: Step = Step::new(|_, _, a, _| truth(a != 0.0), 0);
 
 /// value := op value
 pub(crate) fn unary(op: Unary) -> Step {
-    match op {
+    let make: Make = match op {
         Unary::Negate => |_, _, a, _| -a,
         Unary::Not => |_, _, a, _| truth(a == 0.0),
-    }
+    };
+    Step::new(make, 0)
 }
 
 /// value := function (value)
 pub(crate) fn function(function: Function) -> Step {
-    match function {
+    let make: Make = match function {
         Function::Abs => |_, _, a, _| a.abs(),
         Function::Floor => |_, _, a, _| a.floor(),
         Function::Ceil => |_, _, a, _| a.ceil(),
@@ -274,5 +352,6 @@ pub(crate) fn function(function: Function) -> Step {
         Function::Exp => |_, _, a, _| libm::exp(a),
         Function::Ln => |_, _, a, _| libm::log(a),
         Function::Min | Function::Max => unreachable!("they have two arguments"),
-    }
+    };
+    Step::new(make, 0)
 }

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 
 use crate::block_pool::BlockPool;
 use crate::code::PoolCode;
+use crate::kernel::PoolState;
 use crate::lru::Lru;
 
 /// Absolute tolerance of every comparison of amounts.
@@ -149,6 +150,15 @@ impl Pool {
     #[inline]
     pub(crate) fn over_cap(&self, extra: f64) -> f64 {
         self.units(self.used.value() + self.cached.value() + extra) - self.cap
+    }
+
+    pub(crate) fn state(&self) -> PoolState {
+        PoolState {
+            used: self.used_units(),
+            cached: self.cached_units(),
+            queue: self.waiting() as u32,
+            holders: self.holders,
+        }
     }
 
     #[inline]

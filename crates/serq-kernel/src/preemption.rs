@@ -137,7 +137,7 @@ impl Kernel<'_> {
         variables[Context::Admission as usize] = admission as f64;
         variables[Context::Position as usize] = self.computed_position(hold, held, true) + in_flight;
         variables[Context::Decoding as usize] = if decoding { 1.0 } else { 0.0 };
-        let frame = Frame { variables: &variables, ..Frame::session(slot) };
+        let frame = Frame { variables: &variables, ..self.frame(slot) };
         out.clear();
         self.eval_keys(world, keys, &frame, out);
     }

@@ -29,7 +29,7 @@ use std::iter::from_fn;
 use serq_ir::BuiltIn;
 
 use crate::block_pool::{BLOCKS_MAX, BlockPool, Source, Stretch};
-use crate::expression::{Frame, NOBODY};
+use crate::expression::NOBODY;
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
@@ -342,7 +342,7 @@ impl Kernel<'_> {
         if reach as usize <= blocks.told(share.table) {
             return Ok(());
         }
-        let bound = self.eval(world, cache, &Frame::session(slot));
+        let bound = self.eval(world, cache, &self.frame(slot));
         self.check_fault()?;
         let upto = reach.min(self.pools[share.pool as usize].quanta_within(bound)) as usize;
         self.tell(slot, share, upto);

@@ -146,12 +146,18 @@ impl Session {
 }
 
 impl Kernel<'_> {
+    /// Where a session's attributes begin among those of all.
+    pub(crate) fn attributes_from(&self, session: u32) -> usize {
+        session as usize * self.code.attributes
+    }
+
     pub(crate) fn attribute(&self, session: u32, attribute: u32) -> f64 {
-        self.attributes[session as usize * self.code.attributes + attribute as usize]
+        self.attributes[self.attributes_from(session) + attribute as usize]
     }
 
     pub(crate) fn set_attribute(&mut self, session: u32, attribute: u32, value: f64) {
-        self.attributes[session as usize * self.code.attributes + attribute as usize] = value;
+        let at = self.attributes_from(session) + attribute as usize;
+        self.attributes[at] = value;
     }
 
     pub(crate) fn attributes_of(&self, session: u32) -> &[f64] {
@@ -223,10 +229,10 @@ impl Kernel<'_> {
     fn run_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let code = self.code;
         let now = self.now;
+        let frame = self.frame(slot);
         let session = &mut self.sessions[slot as usize];
         session.status = Status::Running;
         session.at_instant(now);
-        let frame = Frame::session(slot);
         // Where the session is, and statements not counted yet.
         let (mut pc, mut ran) = (session.pc, 0);
         loop {
@@ -290,7 +296,7 @@ impl Kernel<'_> {
     /// A prefill is over: what is noted of that, whatever its session does meanwhile.
     pub(crate) fn run_notes<W: World>(&mut self, world: &mut W, slot: u32, notes: u32) -> Result<()> {
         let code = self.code;
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         let mut at = notes;
         loop {
             at = match &code.ops[at as usize] {
@@ -395,7 +401,7 @@ impl Kernel<'_> {
         self.turn_draws.set(0);
         for (place, op) in block {
             self.simple_place = Some(*place);
-            let frame = Frame { draws: Draws::Turn, ..Frame::session(slot) };
+            let frame = Frame { draws: Draws::Turn, ..self.frame(slot) };
             match op {
                 SimpleOp::Set(attribute, value) => {
                     let value = self.eval(world, value, &frame);
@@ -478,7 +484,7 @@ impl Kernel<'_> {
 
     fn start_run<W: World>(&mut self, world: &mut W, slot: u32, run: &RunCode) -> Result<()> {
         self.publish_all(world, slot)?;
-        let frame = Frame::session(slot);
+        let frame = self.frame(slot);
         let mut stages = std::mem::take(&mut self.run_stages);
         stages.clear();
         for stage in &run.stages {
@@ -530,7 +536,7 @@ impl Kernel<'_> {
     }
 
     fn growing_share<W: World>(&mut self, world: &mut W, slot: u32, pool: &PoolRef) -> Result<u32> {
-        let pool = self.pool_member(world, pool, &Frame::session(slot));
+        let pool = self.pool_member(world, pool, &self.frame(slot));
         self.check_fault()?;
         self.innermost_share(slot, pool).ok_or_else(|| self.fault_no_share(slot, pool))
     }

@@ -226,6 +226,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn new_job(&mut self, session: u32, stages: &[u32], mode: Option<Mode>, work: f64, growing: Option<u32>) -> u32 {
         let id = self.free_jobs.pop().unwrap_or_else(|| {
             self.jobs.push(Job::new(NOBODY, None, 0.0, None));
@@ -233,12 +234,8 @@ impl Kernel<'_> {
         });
         self.job_next += 1;
         let admission = if session == NOBODY { 0 } else { self.sessions[session as usize].admission };
-        let job = &mut self.jobs[id as usize];
-        let mut list = std::mem::take(&mut job.stages);
-        list.clear();
-        list.extend_from_slice(stages);
-        *job = Job {
-            stages: list,
+        self.jobs[id as usize] = Job {
+            stages: SmallVec::from_slice(stages),
             joined: self.now,
             order: self.job_next,
             admission,

@@ -128,6 +128,15 @@ impl Engine {
             None => 0,
         }
     }
+
+    /// Its plan starts.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, now: f64) {
+        self.running = true;
+        self.began = now;
+        // Counted where it starts: the one running at the horizon is one.
+        self.iterations += 1;
+    }
 }
 
 /// The iteration being planned.
@@ -494,9 +503,7 @@ impl Kernel<'_> {
     }
 
     fn serve_frame<'a>(&self, stage: u32, job: u32, variables: &'a Variables) -> Frame<'a> {
-        let mut frame = Frame::machine(Purpose::Stage, stage, variables);
-        frame.session = self.jobs[job as usize].session;
-        frame
+        self.frame_for(self.jobs[job as usize].session, Frame::machine(Purpose::Stage, stage, variables))
     }
 
     fn sort_by_keys<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, order: &mut [u32]) {
@@ -566,9 +573,6 @@ impl Kernel<'_> {
 
     /// Takes the blocks a decode's next token needs, where they are there or cached.
     pub(crate) fn grow_without_preempting<W: World>(&mut self, world: &mut W, id: u32) -> Result<bool> {
-        if self.take_block(id, 1.0) {
-            return Ok(true);
-        }
         let Some((slot, share, pool, amount)) = self.growth_needed(id, 1.0) else { return Ok(true) };
         let fits = self.pools[pool as usize].fits(amount);
         if fits {
@@ -579,7 +583,8 @@ impl Kernel<'_> {
 
     /// Takes the blocks a resident's next tokens need. Answers whether it has them.
     fn grow_for<W: World>(&mut self, world: &mut W, job: u32, tokens: f64) -> Result<bool> {
-        if self.take_block(job, tokens) {
+        let (_, jobs, mut supply) = self.apart();
+        if supply.take_block(&mut jobs[job as usize], tokens) {
             return Ok(true);
         }
         let Some((slot, share, pool, amount)) = self.growth_needed(job, tokens) else { return Ok(true) };
@@ -741,8 +746,8 @@ impl Kernel<'_> {
         inputs.set(Context::Tokens, tokens);
         inputs.set(Context::Prefilled, prefilled);
         inputs.set(Context::Attention, attention);
-        inputs.set(Context::KvDecode, kv_decode * self.quantum(step));
-        inputs.set(Context::KvPrefill, kv_prefill * self.quantum(step));
+        inputs.set(Context::KvDecode, kv_decode * step.memory_quantum);
+        inputs.set(Context::KvPrefill, kv_prefill * step.memory_quantum);
         let jobs = engine.plan.len() as u32;
         let engine_residents = engine.residents.len();
         let scheduled = jobs > 0;
@@ -779,21 +784,12 @@ impl Kernel<'_> {
         Ok(true)
     }
 
-    /// Units a quantum of the stage's memory is.
-    pub(crate) fn quantum(&self, step: &StepCode) -> f64 {
-        step.memory.map_or(0.0, |memory| self.pools[memory as usize].quantum)
-    }
-
     /// Starts the planned iteration, which may be a leap of this many steps.
     #[inline(always)]
     pub(crate) fn start_step<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, decoders: u32, steps: u64) {
         self.mark_stage(stage);
         let now = self.now;
-        let engine = &mut self.stages[stage as usize].engine;
-        engine.running = true;
-        engine.began = now;
-        // Counted where it starts: the one running at the horizon is one.
-        engine.iterations += 1;
+        self.stages[stage as usize].engine.begin(now);
         world.act(Action::StartStep { stage, cost, decoders, steps });
     }
 

@@ -131,9 +131,8 @@ impl Leaps {
         }
     }
 
-    /// A leap begins, or the stage's latest goes on as this one.
-    pub(crate) fn begin(&mut self, stage: u32, run: &mut StepRun) {
-        self.begun += 1;
+    /// A leap is to be known here, in the place of the stage's latest where that is.
+    pub(crate) fn put(&mut self, stage: u32, run: &mut StepRun) {
         if run.place == NOWHERE {
             run.place = self.stages.len();
             self.stages.push(stage);
@@ -210,7 +209,7 @@ mod tests {
             let now = runs[0].last;
             runs[0].go_on(now, cost, 1_000, 0);
             let mut leaps = Leaps::default();
-            leaps.begin(0, &mut runs[0]);
+            leaps.put(0, &mut runs[0]);
             for step in 1..1_000 {
                 let end = runs[0].end(step);
                 assert_eq!(leaps.broken_at(&runs, end, NO_STAGE), Some((0, step)), "{start} {cost} {step}");

@@ -60,6 +60,8 @@ struct StageTrack {
     number: TimeAverage,
     busy: TimeAverage,
     load: TimeAverage,
+    /// Whether its iteration prefills, and how many decode in it: what the next four follow.
+    batch: (bool, u32),
     prefill_only: TimeAverage,
     decode_only: TimeAverage,
     mixed: TimeAverage,
@@ -194,15 +196,19 @@ impl Measurements {
             }
         }
         track.load.set(now, state.load);
-        let (prefills, decodes) = (state.prefills, state.decoders > 0);
-        track.prefill_only.set(now, f64::from(u8::from(prefills && !decodes)));
-        track.decode_only.set(now, f64::from(u8::from(decodes && !prefills)));
-        track.mixed.set(now, f64::from(u8::from(decodes && prefills)));
-        track.decodes.set(now, f64::from(state.decoders));
+        let batch = (state.prefills, state.decoders);
+        if std::mem::replace(&mut track.batch, batch) != batch {
+            let (prefills, decodes) = (state.prefills, state.decoders > 0);
+            track.prefill_only.set(now, f64::from(u8::from(prefills && !decodes)));
+            track.decode_only.set(now, f64::from(u8::from(decodes && !prefills)));
+            track.mixed.set(now, f64::from(u8::from(decodes && prefills)));
+            track.decodes.set(now, f64::from(state.decoders));
+        }
     }
 
     pub(crate) fn live(&mut self, now: f64, live: u64) {
-        self.live.set(now, live as f64);
+        // A count below 2⁶³ is a double sooner as a signed one.
+        self.live.set(now, live as i64 as f64);
     }
 
     #[inline]

@@ -14,6 +14,8 @@
 //!   of iterations are scheduled in declaration order of the stages, then the flows.
 //! - The next of several finishes of one `ps` stage, or flows, due together is scheduled
 //!   when the one before was told, so it keeps no engine from starting.
+//! - The end of the steps that follow a stage's own, with nothing due before or with it, is told
+//!   without the list: what happens is what would if it were scheduled.
 //! - With leaps ([`crate::leap`]) or without, the figures are the same, bit for bit.
 
 use serq_ir as ir;
@@ -197,6 +199,8 @@ struct Driver<'a> {
     void_events: bool,
     /// The stage whose step's end is being told.
     told: Option<u32>,
+    /// The stage whose steps started when it was told, and whose end is not scheduled yet.
+    held: Option<u32>,
     measured: Measurements,
     /// Where each request's time to the first token goes, where there are such requests.
     breakdown: Option<Breakdown>,
@@ -303,11 +307,14 @@ impl Driver<'_> {
     #[inline(never)]
     fn record_move(&mut self, slot: u32, session: u64, what: Move) {
         let now = self.now;
-        let answered = self.breakdown.as_mut().and_then(|b| b.session(now, slot, session, what));
+        if let Some(breakdown) = &mut self.breakdown {
+            breakdown.session(now, slot, session, what, |request| {
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.first_token(request);
+                }
+            });
+        }
         if let Some(recorder) = &mut self.recorder {
-            if let Some(request) = &answered {
-                recorder.first_token(request);
-            }
             let part = self.breakdown.as_ref().and_then(|b| b.part(slot));
             recorder.session(now, session, what, part);
         }
@@ -406,20 +413,47 @@ impl Driver<'_> {
         }
     }
 
-    /// Schedules the end of a step, or of a leap's last.
-    #[inline]
+    /// A step starts, or a leap. Where that is what the end of the stage's last one brings, its
+    /// own end is held back: it may be what comes next.
+    #[inline(always)]
     fn start_steps(&mut self, stage: u32, cost: f64, steps: u64) {
-        self.told = None;
         let run = &mut self.runs[stage as usize];
         let steps = if self.steps != Steps::Leaps || self.leaps.full(run) { 1 } else { steps };
         // Taken singly, the first is scheduled here and now: its place is kept for it.
         run.go_on(self.now, cost, steps, self.list.reserve());
+        self.leaps.begun += u64::from(run.steps > 1);
+        if self.told.take() == Some(stage) {
+            self.held = Some(stage);
+        } else {
+            self.schedule_steps(stage);
+        }
+    }
+
+    /// Schedules the end of a stage's step, or of its leap's last.
+    #[inline(never)]
+    fn schedule_steps(&mut self, stage: u32) {
+        let run = &mut self.runs[stage as usize];
         run.event = self.list.push_step(stage, run);
         if run.steps > 1 {
-            self.leaps.begin(stage, run);
+            self.leaps.put(stage, run);
         } else {
             self.leaps.end(&mut self.runs, stage);
         }
+    }
+
+    /// The end that was held back comes next, at the time answered, or is scheduled.
+    #[inline]
+    fn end_in_place(&mut self, stage: u32, horizon: f64) -> Option<f64> {
+        let last = self.runs[stage as usize].last;
+        let next = last > self.now && last <= horizon && self.list.first().is_none_or(|event| last < event.time());
+        // Whichever way steps began is recorded before they go on.
+        let recorded = self.begun.is_empty();
+        self.held = None;
+        if next && recorded && !self.breaks_leap(last, stage) {
+            return Some(last);
+        }
+        self.schedule_steps(stage);
+        None
     }
 
     /// A leap ends with this step.
@@ -427,9 +461,17 @@ impl Driver<'_> {
         if step < self.runs[stage as usize].steps {
             let run = &mut self.runs[stage as usize];
             run.stop_after(step);
-            run.event = self.list.push_step(stage, run);
+            if self.held != Some(stage) {
+                run.event = self.list.push_step(stage, run);
+            }
         }
         self.leaps.end(&mut self.runs, stage);
+    }
+
+    /// Whether a leap of another stage has a step's end at exactly this time.
+    #[inline]
+    fn breaks_leap(&self, time: f64, stage: u32) -> bool {
+        !self.leaps.only(&self.runs, stage) && self.leaps.broken_at(&self.runs, time, stage).is_some()
     }
 
     /// Breaks every leap with a step's end at exactly this time, but for the leap that what is due
@@ -487,6 +529,7 @@ impl<'a> Simulation<'a> {
                 steps: options.steps,
                 void_events: options.void_events,
                 told: None,
+                held: None,
                 measured,
                 breakdown,
                 records_steps: recorder.as_ref().is_some_and(|r| r.wants_steps()),
@@ -541,18 +584,9 @@ impl<'a> Simulation<'a> {
                 continue;
             }
             self.driver.list.remove_first();
-            self.driver.now = time;
-            self.events += 1;
-            if self.events.is_multiple_of(WATCH_EVERY) && !watch(time, self.events) {
-                return Err(RunError { interrupted: true, ..RunError::at_time(time, "the run was stopped".into()) });
-            }
-            if self.options.max_events.is_some_and(|max| self.events > max) {
-                let message = format!("the run has more than {} events (--max-events)", self.events - 1);
-                return Err(RunError::at_time(time, message));
-            }
+            self.come_to(time, watch)?;
             if let What::Step(stage) = what {
-                if self.tell_step(time, stage)? {
-                    self.read_state();
+                if self.tell_steps(time, stage, horizon, watch)? {
                     continue;
                 }
             } else {
@@ -567,6 +601,21 @@ impl<'a> Simulation<'a> {
         self.report(end)
     }
 
+    /// Time comes to an event.
+    #[inline(always)]
+    fn come_to(&mut self, time: f64, watch: &mut dyn FnMut(f64, u64) -> bool) -> Result<(), RunError> {
+        self.driver.now = time;
+        self.events += 1;
+        if self.events.is_multiple_of(WATCH_EVERY) && !watch(time, self.events) {
+            return Err(RunError { interrupted: true, ..RunError::at_time(time, "the run was stopped".into()) });
+        }
+        if self.options.max_events.is_some_and(|max| self.events > max) {
+            let message = format!("the run has more than {} events (--max-events)", self.events - 1);
+            return Err(RunError::at_time(time, message));
+        }
+        Ok(())
+    }
+
     /// Nothing is due: whoever waits is tried once more. Answers whether something is due then.
     fn try_once_more(&mut self) -> Result<bool, RunError> {
         let now = self.driver.now;
@@ -575,7 +624,27 @@ impl<'a> Simulation<'a> {
         Ok(self.driver.first().is_some())
     }
 
-    /// A step's end, or that of a leap's last. Answers whether the instant is over with that.
+    /// A step's end, and those of the steps it brings, as long as nothing else comes before. Answers
+    /// whether the last one's instant is over with that.
+    #[inline(never)]
+    fn tell_steps(
+        &mut self,
+        mut time: f64,
+        stage: u32,
+        horizon: f64,
+        watch: &mut dyn FnMut(f64, u64) -> bool,
+    ) -> Result<bool, RunError> {
+        while self.tell_step(time, stage)? {
+            let Some(next) = self.driver.end_in_place(stage, horizon) else { return Ok(true) };
+            time = next;
+            self.come_to(time, watch)?;
+        }
+        Ok(false)
+    }
+
+    /// A step's end, or that of a leap's last. Answers whether the instant is over with that: the
+    /// next steps have started, their end is held back, and the state is read.
+    #[inline(always)]
     fn tell_step(&mut self, now: f64, stage: u32) -> Result<bool, RunError> {
         let driver = &mut self.driver;
         driver.runs[stage as usize].event = 0;
@@ -591,10 +660,16 @@ impl<'a> Simulation<'a> {
             self.kernel.tell_step_ended(driver, now, stage)?;
         }
         driver.told = None;
-        if driver.runs[stage as usize].event == 0 {
+        if told == GoesOn::Started && !driver.list.due(now) {
+            self.read_state();
+            return Ok(true);
+        }
+        if driver.held.take().is_some() {
+            driver.schedule_steps(stage);
+        } else {
             driver.leaps.end(&mut driver.runs, stage);
         }
-        Ok(told == GoesOn::Started && !driver.list.due(now))
+        Ok(false)
     }
 
     /// Any other event.

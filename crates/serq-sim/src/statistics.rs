@@ -178,7 +178,8 @@ impl Runs {
 
     /// Count and sum.
     pub(crate) fn total(&self) -> (u64, f64) {
-        (self.count + self.run, self.sum + self.value * self.run as f64)
+        // A count below 2⁶³ is a double sooner as a signed one.
+        (self.count + self.run, self.sum + self.value * self.run as i64 as f64)
     }
 }
 
@@ -233,6 +234,19 @@ struct Bucket {
     greatest: f64,
 }
 
+impl Bucket {
+    #[inline]
+    fn add(&mut self, gap: f64, count: u64) {
+        self.count += count;
+        if gap < self.least {
+            self.least = gap;
+        }
+        if gap > self.greatest {
+            self.greatest = gap;
+        }
+    }
+}
+
 const EMPTY: Bucket = Bucket { low: 0.0, high: 0.0, count: 0, least: f64::INFINITY, greatest: 0.0 };
 /// Gaps are told apart from 1e-17 to 1e17 clock units.
 const BUCKETS: f64 = 4_000.0;
@@ -250,17 +264,18 @@ impl Gaps {
         }
     }
 
-    #[inline(never)]
     fn add_another(&mut self, gap: f64, count: u64) {
         self.runs.add(gap, count);
-        let in_latest = self.buckets.get(self.latest).is_some_and(|bucket| bucket.low <= gap && gap < bucket.high);
-        if !in_latest {
-            self.latest = self.find(gap);
+        match self.buckets.get_mut(self.latest) {
+            Some(latest) if latest.low <= gap && gap < latest.high => latest.add(gap, count),
+            _ => self.add_elsewhere(gap, count),
         }
-        let bucket = &mut self.buckets[self.latest];
-        bucket.count += count;
-        bucket.least = bucket.least.min(gap);
-        bucket.greatest = bucket.greatest.max(gap);
+    }
+
+    #[inline(never)]
+    fn add_elsewhere(&mut self, gap: f64, count: u64) {
+        self.latest = self.find(gap);
+        self.buckets[self.latest].add(gap, count);
     }
 
     fn find(&mut self, gap: f64) -> usize {

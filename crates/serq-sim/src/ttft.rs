@@ -154,11 +154,12 @@ impl Way {
         *self = Self::of(self.request.session, turn, now, holds);
     }
 
-    /// What it did until now is over. Answers the request where that made its first token.
-    fn leave(&mut self, now: f64, preempted: bool) -> Option<Request> {
+    /// What it did until now is over. Answers whether that made its first token.
+    #[inline]
+    fn leave(&mut self, now: f64, preempted: bool) -> bool {
         let token = std::mem::replace(&mut self.token, Token::None);
         if self.answered {
-            return None;
+            return false;
         }
         let came = match token {
             Token::RunEnd if !preempted => Some(now),
@@ -173,9 +174,8 @@ impl Way {
         if let Some(came) = came {
             self.request.first_token = came;
             self.answered = true;
-            return Some(self.request);
         }
-        None
+        self.answered
     }
 }
 
@@ -195,13 +195,30 @@ pub(crate) struct Breakdown {
     pools: Vec<Option<Role>>,
     /// … and whether it is a delay.
     stages: Vec<(Option<Role>, bool)>,
-    warmup: f64,
     /// By slot.
     ways: Vec<Way>,
     /// By stage: slots whose first token is one of its next steps'.
     awaited: Vec<Vec<u32>>,
+    spans: Spans,
+}
+
+/// The times of all requests.
+#[derive(Debug)]
+struct Spans {
+    warmup: f64,
     total: Samples,
     parts: [Samples; PARTS],
+}
+
+impl Spans {
+    fn count(&mut self, request: &Request) {
+        if request.first_token >= self.warmup {
+            self.total.push(request.span());
+            for (samples, &part) in self.parts.iter_mut().zip(&request.parts) {
+                samples.push(part);
+            }
+        }
+    }
 }
 
 impl Breakdown {
@@ -216,38 +233,43 @@ impl Breakdown {
             pools: code.pool_members().map(|(_, family, _)| roles.pool(family)).collect(),
             awaited: vec![Vec::new(); stages.len()],
             stages,
-            warmup: program.run.warmup.0,
             ways: Vec::new(),
-            total: Samples::new(exact),
-            parts: std::array::from_fn(|_| Samples::up_to(EXACT_PARTS, exact)),
+            spans: Spans {
+                warmup: program.run.warmup.0,
+                total: Samples::new(exact),
+                parts: std::array::from_fn(|_| Samples::up_to(EXACT_PARTS, exact)),
+            },
         })
     }
 
-    /// Something befell a session. Answers a request that has had its first token.
-    pub(crate) fn session(&mut self, now: f64, slot: u32, session: u64, what: Move) -> Option<Request> {
+    /// Something befell a session. `told` is called with a request that has had its first token.
+    pub(crate) fn session(&mut self, now: f64, slot: u32, session: u64, what: Move, told: impl FnOnce(&Request)) {
         let at = slot as usize;
-        while self.ways.len() <= at {
-            self.ways.push(Way::of(u64::MAX, 0, 0.0, Vec::new()));
-        }
-        if self.ways[at].request.session != session {
-            let holds = std::mem::take(&mut self.ways[at].holds);
-            self.ways[at] = Way::of(session, 0, now, holds);
-        }
-        if !matters(what) {
-            return None;
+        if self.ways.len() <= at {
+            self.ways.resize_with(at + 1, || Way::of(u64::MAX, 0, 0.0, Vec::new()));
         }
         let way = &mut self.ways[at];
+        if way.request.session != session {
+            let holds = std::mem::take(&mut way.holds);
+            *way = Way::of(session, 0, now, holds);
+        }
+        if !matters(what) {
+            return;
+        }
         if let Token::Step { stage, due: None } = way.token {
             self.awaited[stage as usize].retain(|&s| s != slot);
         }
         if let Move::Prefilled { stage } = what {
             if self.stages[stage as usize].0 != Some(Role::Decode) {
-                return None;
+                return;
             }
             // Whoever was preempted meanwhile has it too.
             way.token = Token::RunEnd;
         }
-        let answered = way.leave(now, matches!(what, Move::Preempted { .. } | Move::Cancelled));
+        if way.leave(now, matches!(what, Move::Preempted { .. } | Move::Cancelled)) {
+            told(&way.request);
+            self.spans.count(&way.request);
+        }
         match what {
             Move::Turned => way.ask(way.request.turn + 1, now),
             Move::Preempted { .. } => way.preempted = true,
@@ -298,10 +320,6 @@ impl Breakdown {
         if !way.arrived {
             way.part = Part::Route;
         }
-        if let Some(request) = &answered {
-            self.count(request);
-        }
-        answered
     }
 
     /// The part a session is in, on its way to a first token.
@@ -331,25 +349,16 @@ impl Breakdown {
         self.awaited[stage as usize] = awaited;
     }
 
-    fn count(&mut self, request: &Request) {
-        if request.first_token >= self.warmup {
-            self.total.push(request.span());
-            for (samples, &part) in self.parts.iter_mut().zip(&request.parts) {
-                samples.push(part);
-            }
-        }
-    }
-
     /// Requests whose first token came while they decode still.
     pub(crate) fn finish(&mut self, end: f64, told: &mut dyn FnMut(&Request)) {
         let mut ways = std::mem::take(&mut self.ways);
         for way in &mut ways {
             if let Token::Step { due: Some(due), .. } = way.token
                 && due <= end
-                && let Some(request) = way.leave(end, false)
+                && way.leave(end, false)
             {
-                self.count(&request);
-                told(&request);
+                self.spans.count(&way.request);
+                told(&way.request);
             }
         }
     }
@@ -361,11 +370,11 @@ impl Breakdown {
             let part = report::TtftPart { mean: summary.mean, ci: summary.ci, share: f64::NAN, p50, p90, p95, p99 };
             (summary, part)
         };
-        let (Summary { count, .. }, total) = row(&self.total);
+        let (Summary { count, .. }, total) = row(&self.spans.total);
         let mut sketched = false;
         let parts = Part::ALL
             .iter()
-            .zip(&self.parts)
+            .zip(&self.spans.parts)
             .map(|(part, samples)| {
                 let (summary, row) = row(samples);
                 sketched |= summary.sketched;
