@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serq_ir::Program;
 use serq_lang::Settings;
-use serq_oracle::{Recorded, Refused, Scenario, Schedulers, Story, compare, simulate};
+use serq_oracle::{Recorded, Refused, Scenario, Source, Story, compare, simulate};
 use serq_sim::{Options, Steps};
 
 use crate::differential::generator::Rng;
@@ -250,15 +250,8 @@ impl Met {
 /// The first difference, with the scenario; or that there is no oracle.
 pub fn oracle(arguments: &Arguments) -> Result<String, String> {
     let refuse = |Refused(why): Refused| why;
-    let recorded = match &arguments.recorded {
-        Some(path) => Some((Recorded::read(path).map_err(refuse)?, path)),
-        None => None,
-    };
     let script = root().join("tools/oracle/schedulers.py");
-    let mut schedulers = match recorded {
-        None => Some(Schedulers::start(&arguments.python, &script).map_err(refuse)?),
-        Some(_) => None,
-    };
+    let mut source = Source::open(arguments.recorded.as_deref(), &arguments.python, &script).map_err(refuse)?;
     let mut written = Vec::new();
     let (mut met, mut requests, mut scenarios, mut compared) = (Met::default(), 0, 0, 0);
     while requests < arguments.requests {
@@ -266,11 +259,7 @@ pub fn oracle(arguments: &Arguments) -> Result<String, String> {
         let text = text(seed);
         let program = linked(seed, &text)?;
         let scenario = Scenario::of(&program).map_err(refuse)?;
-        let answer = match (&recorded, &mut schedulers) {
-            (Some((all, path)), _) => Recorded::find(all, &scenario, path).map_err(refuse)?.clone(),
-            (None, Some(schedulers)) => schedulers.ask(&scenario).map_err(refuse)?,
-            (None, None) => unreachable!("one of them answers"),
-        };
+        let answer = source.answer(&scenario).map_err(refuse)?;
         let kernel = simulate(&program, &scenario).map_err(|error| format!("{error:?}\n{text}"))?;
         let story = answer.story(&scenario);
         let verdict = compare(&scenario, &story, &kernel);

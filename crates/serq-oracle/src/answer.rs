@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use flate2::Compression;
@@ -176,6 +176,41 @@ impl Drop for Schedulers {
         // Its input's end is its end.
         self.to = None;
         let _ = self.child.wait();
+    }
+}
+
+/// Where answers come from.
+#[derive(Debug)]
+pub enum Source {
+    /// A file of them.
+    Recorded(Vec<Recorded>, PathBuf),
+    /// The schedulers.
+    Live(Schedulers),
+}
+
+impl Source {
+    /// The file, if there is one, else the schedulers, started: a Python with vLLM, and the script.
+    ///
+    /// # Errors
+    ///
+    /// A file that does not read, schedulers that do not start.
+    pub fn open(recorded: Option<&Path>, python: &Path, script: &Path) -> Result<Self, Refused> {
+        match recorded {
+            Some(path) => Ok(Self::Recorded(Recorded::read(path)?, path.to_owned())),
+            None => Schedulers::start(python, script).map(Self::Live),
+        }
+    }
+
+    /// What the schedulers do with a scenario.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer to this very scenario, or what they say against it.
+    pub fn answer(&mut self, scenario: &Scenario) -> Result<Answer, Refused> {
+        match self {
+            Self::Recorded(all, path) => Recorded::find(all, scenario, path).cloned(),
+            Self::Live(schedulers) => schedulers.ask(scenario),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ mod scenario;
 
 use std::collections::BTreeMap;
 
-pub use answer::{Answer, Recorded, Schedulers};
+pub use answer::{Answer, Recorded, Source};
 pub use compare::{Verdict, compare};
 pub use kernel::simulate;
 pub use scenario::{Asked, Scenario, Side};

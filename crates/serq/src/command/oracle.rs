@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serq_oracle::{EVENTS, Recorded, Refused, Request, Scenario, Schedulers, Story, Verdict, compare, simulate};
+use serq_oracle::{EVENTS, Recorded, Refused, Request, Scenario, Source, Story, Verdict, compare, simulate};
 
 use crate::failure::Failure;
 use crate::flags::{MessageFlags, ProgramFlags, SettingFlags};
@@ -49,13 +49,8 @@ pub(crate) struct Oracle {
 impl Oracle {
     /// Compares and prints; fails where anything differs.
     pub(crate) fn execute(self) -> Result<(), Failure> {
-        let recorded = self
-            .recorded
-            .as_deref()
-            .map(|path| Recorded::read(path).map(|all| (all, path)))
-            .transpose()
-            .map_err(refuse)?;
-        let mut asked = None;
+        // Opened when a program has turned out to be a scenario.
+        let mut source = None;
         let mut written = Vec::new();
         let (mut compared, mut differ) = (0, 0);
         let mut text = String::new();
@@ -66,15 +61,13 @@ impl Oracle {
             let linked = file.link(&self.settings, &[], None)?;
             file.warn(&linked);
             let scenario = Scenario::of(&linked.program).map_err(refuse)?;
-            let answer = match &recorded {
-                Some((all, path)) => Recorded::find(all, &scenario, path).map_err(refuse)?.clone(),
+            let source = match &mut source {
+                Some(source) => source,
                 None => {
-                    if asked.is_none() {
-                        asked = Some(Schedulers::start(&self.python, &self.script).map_err(refuse)?);
-                    }
-                    asked.as_mut().expect("it has just been started").ask(&scenario).map_err(refuse)?
+                    source.insert(Source::open(self.recorded.as_deref(), &self.python, &self.script).map_err(refuse)?)
                 }
             };
+            let answer = source.answer(&scenario).map_err(refuse)?;
             let kernel =
                 simulate(&linked.program, &scenario).map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
             let schedulers = answer.story(&scenario);
