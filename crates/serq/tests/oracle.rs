@@ -103,3 +103,15 @@ fn the_constants_that_a_program_lacks_to_be_a_scenario_are_named() {
     let missing = "`let max_seqsD` is missing; `let max_model_len` is missing";
     assert_eq!(err, format!("error: lacks is no scenario: {missing}\n"));
 }
+
+/// Of one scenario what befell every request is printed, and nothing that befell nobody.
+#[test]
+fn of_one_scenario_every_request_is_told() {
+    let (status, out, err) = oracle(&["tests/oracle/colocated/self_preempted.sq"]);
+    assert_eq!((status, &err[..]), (0, ""));
+    let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["request", "decode", "arrive", "admit", "first", "token", "finish", "preempted"]);
+    assert!(rows[1][0] == "r0" && rows[2][0] == "r1", "{out}");
+    let (_, two, _) = oracle(&["tests/oracle/colocated/self_preempted.sq", "tests/oracle/colocated/alone.sq"]);
+    assert_eq!(two.lines().count(), 3, "{two}");
+}

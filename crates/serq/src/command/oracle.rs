@@ -41,7 +41,7 @@ pub(crate) struct Oracle {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
-    /// Print what befell every request, and not only where it differs
+    /// Print what befell every request, of more than one scenario too
     #[arg(long)]
     table: bool,
 }
@@ -71,7 +71,7 @@ impl Oracle {
             let kernel =
                 simulate(&linked.program, &scenario).map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
             let schedulers = answer.story(&scenario);
-            if self.table {
+            if self.table || self.files.len() == 1 {
                 text += &format!("{}\n", table(&schedulers, &kernel, output::width()));
             }
             let Verdict { compared: steps, difference } = compare(&scenario, &schedulers, &kernel);
@@ -99,16 +99,23 @@ fn refuse(Refused(why): Refused) -> Failure {
     Failure::Failed(why)
 }
 
-/// What befell every request: a line where both sides agree, two where they don't.
+/// What befell every request: a line where both sides agree, two where they don't. What befell nobody
+/// is left out.
 fn table(schedulers: &Story, kernel: &Story, width: usize) -> String {
-    let mut table = Columns::new(2, ["request", ""].into_iter().chain(EVENTS)).left(1);
+    let all = || schedulers.requests.iter().chain(&kernel.requests);
+    let events: Vec<&str> =
+        EVENTS.into_iter().filter(|event| all().any(|request| request.events.contains_key(event))).collect();
+    let preempted = all().any(|request| !request.preempted.is_empty());
+    let heads = ["request", ""].into_iter().chain(events.iter().copied()).chain(preempted.then_some("preempted"));
+    let mut table = Columns::new(2, heads).left(1);
     for (theirs, ours) in schedulers.requests.iter().zip(&kernel.requests) {
         let mut row = |whose: &str, request: &Request| {
-            let cell = |event: &&str| request.events.get(event).map_or_else(|| NOTHING.into(), u64::to_string);
-            let names = [request.name.clone(), whose.to_owned()];
-            table.row(names.into_iter().chain(EVENTS.iter().map(cell)).collect());
+            let mut cells = vec![request.name.clone(), whose.to_owned()];
+            cells.extend(events.iter().map(|event| steps(request.events.get(event))));
+            cells.extend(preempted.then(|| steps(&request.preempted)));
+            table.row(cells);
         };
-        if theirs.events == ours.events {
+        if theirs == ours {
             row("", ours);
         } else {
             row("vLLM", theirs);
@@ -116,4 +123,9 @@ fn table(schedulers: &Story, kernel: &Story, width: usize) -> String {
         }
     }
     table.draw(width)
+}
+
+fn steps<'s>(of: impl IntoIterator<Item = &'s u64>) -> String {
+    let steps: Vec<String> = of.into_iter().map(u64::to_string).collect();
+    if steps.is_empty() { NOTHING.into() } else { steps.join(", ") }
 }
