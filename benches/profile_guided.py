@@ -5,7 +5,8 @@
 
 Most of a run's code is met once a turn, 60 kB of it, and does not fit a processor's first
 instruction cache; with a profile the compiler puts what runs often side by side, the rest
-elsewhere, and copies into its caller what is worth it. The programs are `serq` and `xtask`
+elsewhere, and copies into its caller what is worth it. It is also built for the processor at hand,
+which is worth two in a hundred, and need not run on another one. The programs are `serq` and `xtask`
 in target/profile-guided/use/release.
 
 The profile is of the example programs and of the P/D program in settings that no bench
@@ -58,7 +59,7 @@ def build(stage, flag):
     same packages: with other features a crate's functions have other names in the profile."""
     words = ["cargo", "build", "--release", "--quiet", "--locked", "--target-dir", FOLDER / stage]
     words += ["--package", "serq", "--package", "xtask"]
-    flags = f"{os.environ.get('RUSTFLAGS', '')} {flag}".strip()
+    flags = f"{os.environ.get('RUSTFLAGS', '')} -Ctarget-cpu=native {flag}".strip()
     subprocess.run(words, cwd=machine.ROOT, env={**os.environ, "RUSTFLAGS": flags}, check=True)
     return FOLDER / stage / "release"
 
