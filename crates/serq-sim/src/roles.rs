@@ -80,7 +80,7 @@ fn see_modes(block: &Block, modes: &mut [Seen]) {
             for stage in &run.stages {
                 let seen = &mut modes[stage.stage as usize];
                 seen.prefill |= run.mode == Some(Mode::Prefill);
-                seen.decode |= run.mode == Some(Mode::Decode);
+                seen.decode |= run.mode == Some(Mode::Decode) || run.then.is_some();
             }
         }
     });

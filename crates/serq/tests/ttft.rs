@@ -22,9 +22,10 @@ impl Recorder for Requests {
 }
 
 fn program(name: &str, text: &str, settings: &Settings) -> Program {
-    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lib/vllm.sq");
+    let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lib");
+    let library = |path: &str| libraries.join(Path::new(path).file_name().expect("a library is a file"));
     let (mut sources, found) =
-        load(Some(name), text, &mut |_| Ok(fs::read_to_string(&library).expect("the library can be read")));
+        load(Some(name), text, &mut |path| Ok(fs::read_to_string(library(path)).expect("the library can be read")));
     let (program, more) = compile(&mut sources, settings);
     program.unwrap_or_else(|| panic!("{name}: {found:#?} {more:#?}"))
 }
@@ -60,6 +61,9 @@ fn parts_sum_and_the_whole_is_what_the_program_measures() {
         ("llmd_nixl_pull.sq", &[][..], 200.0),
         ("llmd_nixl_pull.sq", &[("thr", "inf")][..], 100.0),
         ("llmd_nixl_pull.sq", overloaded, 60.0),
+        ("vllm_0_32_pull.sq", &[][..], 200.0),
+        ("vllm_0_32_pull.sq", overloaded, 60.0),
+        ("vllm_0_32_pull.sq", &[("pipelined", "0"), ("blocksD", "1100"), ("Lambda", "3")][..], 60.0),
         ("llmd_nixl_push.sq", &[][..], 200.0),
         ("llmd_4p8d.sq", &[("Lambda", "2.4")][..], 60.0),
         ("guide_8p2d.sq", &[][..], 6.0),
