@@ -169,6 +169,12 @@ pub fn simulate(program: &Program, scenario: &Scenario) -> Result<Story, RunErro
     let options = Options { steps: Steps::Singly, cancellations: scenario.cancellations(), ..Options::default() };
     simulate_recorded(program, None, &options, Some(&mut clerk), &mut |_, _| true)?;
     let Clerk { mut story, ended, cancelled, .. } = clerk;
+    if story.steps.keys().next_back().is_some_and(|&last| last + 1 >= scenario.steps_max) {
+        // What a step that ends there brings is the one's and not the other's.
+        let message = format!("the scenario is not over at its horizon, {}", scenario.steps_max);
+        let time = scenario.steps_max as f64;
+        return Err(RunError { message, at: None, session: None, time, interrupted: false });
+    }
     for (at, (request, asked)) in story.requests.iter_mut().zip(&scenario.requests).enumerate() {
         let steps_on = |engine: String| -> Vec<u64> {
             let served = |(_, engines): &(&u64, &BTreeMap<String, (Step, u64)>)| {
@@ -185,6 +191,7 @@ pub fn simulate(program: &Program, scenario: &Scenario) -> Result<Story, RunErro
             request.events.remove("park");
         }
         if let (Some(_), false, Some(&last)) = (ended[at], cancelled[at], decoded.last()) {
+            // Whoever ends is done: none is rejected, as each fits into an engine's blocks.
             request.events.insert("finish", last);
         }
         if let (Some(ended), true, true) = (ended[at], cancelled[at], request.events.contains_key("park")) {

@@ -1,7 +1,7 @@
 //! What a program says as a scenario: engines by its constants, requests by its lists.
 
 use serde::{Deserialize, Serialize};
-use serq_ir::Program;
+use serq_ir::{Arrive, Program, Stage, StageKind};
 
 use crate::Refused;
 
@@ -116,12 +116,34 @@ impl Reader<'_> {
         }
     }
 
-    /// A list that may be missing. One of a single element is that of the program that is varied, and
-    /// says nothing of more requests.
+    /// A list that may be missing. One that says nothing, once, is that of the program that is varied.
     fn list_or(&self, name: &str, none: f64, count: usize) -> Vec<f64> {
         match self.program.lists.iter().find(|list| list.name == name) {
-            Some(list) if list.values.len() > 1 || count == 1 => list.values.iter().map(|value| value.0).collect(),
+            Some(list) if list.values.len() != 1 || list.values[0].0 != none => {
+                list.values.iter().map(|value| value.0).collect()
+            }
             _ => vec![none; count],
+        }
+    }
+
+    /// A queue's engines and pools are there, one for each of `count`.
+    fn check_queue(&mut self, letter: char, count: u64) {
+        let members = |size: Option<u32>| u64::from(size.unwrap_or(1)) == count;
+        let of_stage = |stage: &Stage| stage.name == letter.to_string() && matches!(stage.kind, StageKind::Step(_));
+        if !self.program.stages.iter().any(|stage| of_stage(stage) && members(stage.size)) {
+            self.wrong.push(format!("there are no `{letter}[N{letter}]` that `serve step`"));
+        }
+        for pool in ["reqs", "kv"].map(|pool| format!("{letter}.{pool}")) {
+            if !self.program.pools.iter().any(|of| of.name == pool && members(of.size)) {
+                self.wrong.push(format!("there is no pool `{pool}` of each"));
+            }
+        }
+    }
+
+    /// Who asks for it fits into an engine's blocks.
+    fn check_fits(&mut self, request: usize, tokens: u64, side: &Side, letter: char) {
+        if tokens.div_ceil(side.block.max(1)) > side.blocks {
+            self.wrong.push(format!("r{request} does not fit into the blocks of a {letter}"));
         }
     }
 
@@ -169,8 +191,13 @@ impl Scenario {
             let [arrives, prompts, answers, groups, shared, to_d] = &lists;
             for at in 0..count {
                 let tokens = read.as_whole("prompts", prompts[at]);
-                let shared = read.as_whole("shared", shared[at]).min(tokens);
-                let segments = [(format!("g{}", groups[at]), shared), (format!("r{at}"), tokens - shared)];
+                let shared = read.as_whole("shared", shared[at]);
+                if shared > tokens {
+                    read.wrong.push(format!("r{at} shares more than its prompt"));
+                }
+                // 0 and -0 are one group.
+                let group = format!("g{}", groups[at] + 0.0);
+                let segments = [(group, shared), (format!("r{at}"), tokens.saturating_sub(shared))];
                 requests.push(Asked {
                     name: format!("r{at}"),
                     arrives: read.as_whole("arrives", arrives[at]),
@@ -181,7 +208,20 @@ impl Scenario {
                     aborted: read.optional("aborts", aborts[at], f64::INFINITY),
                     slower: read.as_whole("slower", slower[at]),
                 });
+                let request = &requests[at];
+                let computed = (tokens + request.answer).saturating_sub(1);
+                if let (Some(side), Some(_)) = (&prefillers, request.prefiller) {
+                    read.check_fits(at, tokens, side, 'P');
+                }
+                read.check_fits(at, computed, &decoders, 'D');
             }
+        }
+        read.check_queue('D', decoders.count);
+        if let Some(side) = &prefillers {
+            read.check_queue('P', side.count);
+        }
+        if !matches!(program.workload.arrive, Arrive::Batch(sessions) if sessions as usize == count) {
+            read.wrong.push("not every request has a session: `arrive batch(len(arrives))`".into());
         }
         let flag = |read: &Reader<'_>, name: &str| read.find(name).is_some_and(|value| value != 0.0);
         let scenario = Self {

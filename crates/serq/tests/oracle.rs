@@ -115,3 +115,37 @@ fn of_one_scenario_every_request_is_told() {
     let (_, two, _) = oracle(&["tests/oracle/colocated/self_preempted.sq", "tests/oracle/colocated/alone.sq"]);
     assert_eq!(two.lines().count(), 3, "{two}");
 }
+
+/// What would be compared as two different scenarios, or would stop one side, is refused.
+#[test]
+fn what_only_looks_like_a_scenario_is_refused_in_a_sentence() {
+    let two = [("[0];", "[0, 0];"), ("[64]", "[64, 64]"), ("[8]", "[8, 8]"), ("[inf]", "[3]")];
+    for (name, changes, wrong) in [
+        ("a_list_of_one", &two[..1], "its lists of requests are not equally long"),
+        ("aborts_of_one", &two, "its lists of requests are not equally long"),
+        ("shares_too_much", &[("let shared = [0];", "let shared = [65];")], "r0 shares more than its prompt"),
+        ("too_large", &[("blocksD = 1000", "blocksD = 4")], "r0 does not fit into the blocks of a D"),
+        (
+            "sessions",
+            &[("batch(len(arrives))", "batch(2)")],
+            "not every request has a session: `arrive batch(len(arrives))`",
+        ),
+        ("no_pool", &[("kv", "kw")], "there is no pool `D.kv` of each"),
+    ] {
+        let change = |text: String| changes.iter().fold(text, |text, (from, to)| text.replace(from, to));
+        let path = colocated(&format!("{name}.sq"), change);
+        let (status, out, err) = oracle(&[path.to_str().unwrap()]);
+        assert_eq!((status, &out[..]), (1, ""), "{name}");
+        assert_eq!(err, format!("error: {name} is no scenario: {wrong}\n"));
+    }
+}
+
+/// At the horizon one side has what a step brings and the other has not.
+#[test]
+fn a_scenario_is_over_before_its_horizon() {
+    let path = colocated("short.sq", |text| text.replace("horizon 100000", "horizon 3"));
+    let (status, out, err) = oracle(&[path.to_str().unwrap()]);
+    assert_eq!((status, &out[..]), (1, ""));
+    let path = path.display();
+    assert_eq!(err, format!("error: {path}: the scenario is not over at its horizon, 3: time 3\n"));
+}

@@ -61,6 +61,8 @@ impl Oracle {
             let linked = file.link(&self.settings, &[], None)?;
             file.warn(&linked);
             let scenario = Scenario::of(&linked.program).map_err(refuse)?;
+            let kernel =
+                simulate(&linked.program, &scenario).map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
             let source = match &mut source {
                 Some(source) => source,
                 None => {
@@ -68,8 +70,6 @@ impl Oracle {
                 }
             };
             let answer = source.answer(&scenario).map_err(refuse)?;
-            let kernel =
-                simulate(&linked.program, &scenario).map_err(|error| file.refuse_run(&linked.sources, &error, ""))?;
             let schedulers = answer.story(&scenario);
             if self.table || self.files.len() == 1 {
                 text += &format!("{}\n", table(&schedulers, &kernel, output::width()));
