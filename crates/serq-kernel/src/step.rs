@@ -489,25 +489,24 @@ impl Kernel<'_> {
         Ok(exclusive)
     }
 
-    /// Most residents of most steps: a decode gets one token, and its block is there. Serves those
-    /// that come first, up to one who needs more than that. Answers how many.
+    /// Most residents of most steps: a decode gets one token, and its block is there or at hand.
+    /// Serves those that come first, up to one who needs more than that. Answers how many.
     fn serve_whole_decodes(&mut self, stage: u32, order: &[u32]) -> usize {
-        let Self { stages, jobs, planning, .. } = self;
-        let Some(planning) = planning else { return 0 };
-        let mut left = planning.left;
+        let mut left = self.planning.map_or(0.0, |planning| planning.left);
         let mut served = 0;
+        let (_, jobs, mut supply) = self.apart();
         for &id in order {
             let job = &mut jobs[id as usize];
-            let whole = job.remaining >= 1.0 && left >= 1.0 && job.slack >= 1.0;
-            if !whole || !job.decodes() || job.stalled {
+            let whole = job.remaining >= 1.0 && left >= 1.0 && job.decodes() && !job.stalled;
+            if !whole || (job.slack < 1.0 && !supply.take_block(job, 1.0)) {
                 break;
             }
             job.planned = 1.0;
             left -= 1.0;
             served += 1;
         }
-        planning.left = left;
-        stages[stage as usize].engine.plan.extend_from_slice(&order[..served]);
+        self.set_left(left);
+        self.stages[stage as usize].engine.plan.extend_from_slice(&order[..served]);
         served
     }
 
