@@ -92,22 +92,27 @@ impl Leap {
         self.running = steps > 1;
         steps
     }
+
+    /// Whether the present steps are a settled batch's: everybody in the plan gets a whole token in each.
+    pub(crate) fn whole(&self) -> bool {
+        self.work > 0.0
+    }
 }
 
 /// What a settled batch's next steps depend on.
-struct Batch {
+pub(crate) struct Batch {
     /// The least work any job has left, and blocks for how many tokens.
-    work: f64,
-    slack: f64,
+    pub(crate) work: f64,
+    pub(crate) slack: f64,
     /// Quanta of the stage's memory that they hold.
-    memory: f64,
+    pub(crate) memory: f64,
 }
 
 impl Batch {
-    const NOBODY: Self = Self { work: f64::INFINITY, slack: f64::INFINITY, memory: 0.0 };
+    pub(crate) const NOBODY: Self = Self { work: f64::INFINITY, slack: f64::INFINITY, memory: 0.0 };
 
     #[inline(always)]
-    fn count(&mut self, job: &Job) {
+    pub(crate) fn count(&mut self, job: &Job) {
         self.work = least(self.work, job.remaining);
         self.slack = least(self.slack, job.slack);
         self.memory += job.memory;
@@ -116,15 +121,8 @@ impl Batch {
 
 impl Kernel<'_> {
     /// How many times the step just planned, one whole token for every resident, may run
-    /// before a plan could differ. Each has at least `work` left and blocks for `slack`.
-    pub(crate) fn steps_settled(
-        &mut self,
-        stage: u32,
-        step: &StepCode,
-        planning: Planning,
-        work: f64,
-        slack: f64,
-    ) -> u64 {
+    /// before a plan could differ.
+    pub(crate) fn steps_settled(&mut self, stage: u32, step: &StepCode, planning: Planning, batch: &Batch) -> u64 {
         if !step.leaps {
             return 1;
         }
@@ -145,7 +143,7 @@ impl Kernel<'_> {
         leap.settled = true;
         leap.goes_on = alone && step.goes_on;
         leap.refused = refused;
-        let steps = leap.offer(work, slack);
+        let steps = leap.offer(batch.work, batch.slack);
         self.leaping.set(stage, steps > 1);
         if steps > 1 {
             self.watch_pools_of(stage, refused.map(|(_, head)| head));
@@ -486,6 +484,6 @@ fn tokens(steps: u64) -> f64 {
 
 /// One token, after such a gap.
 #[inline(never)]
-fn tell_gap<W: World>(world: &mut W, stage: u32, gap: f64) {
+pub(crate) fn tell_gap<W: World>(world: &mut W, stage: u32, gap: f64) {
     world.act(Action::Tokens { stage, gap, count: 1 });
 }

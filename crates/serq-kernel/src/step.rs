@@ -33,7 +33,7 @@ use crate::asynchronous::{Entry, Flight};
 use crate::code::{StageCodeKind, StepCode};
 use crate::expression::{Frame, NO_VARIABLES, Variables};
 use crate::kernel::Kernel;
-use crate::leap::{Last, Leap};
+use crate::leap::{Batch, Last, Leap, tell_gap};
 use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
 use crate::session::compare;
@@ -469,28 +469,45 @@ impl Kernel<'_> {
         if !step.by.is_empty() {
             self.sort_by_keys(world, stage, step, &mut order);
         }
-        for &id in &order {
-            let Some(planning) = &mut self.planning else { break };
-            let job = &mut self.jobs[id as usize];
-            let whole = job.remaining >= 1.0 && planning.left >= 1.0 && job.slack >= 1.0;
-            if whole && job.decodes() && !planning.preempted && !job.stalled && step.only.is_none() {
-                // Most residents of most steps: one token, and its block is there.
-                job.planned = 1.0;
-                planning.left -= 1.0;
-                self.stages[stage as usize].engine.plan.push(id);
-            } else {
-                // A growth served before may have taken this one.
-                let there = !planning.preempted || (job.alive && job.stages[0] == stage);
-                if there {
-                    self.serve_one(world, stage, step, id, chunk)?;
-                }
+        let mut at = 0;
+        while let Some(planning) = self.planning
+            && !planning.stop
+            && planning.left > 0.0
+        {
+            if !planning.preempted && step.only.is_none() {
+                at += self.serve_whole_decodes(stage, &order[at..]);
             }
-            if self.planning.is_some_and(|p| p.stop || p.left <= 0.0) {
-                break;
+            let Some(&id) = order.get(at) else { break };
+            at += 1;
+            let job = &self.jobs[id as usize];
+            // A growth served before may have taken this one.
+            if !planning.preempted || (job.alive && job.stages[0] == stage) {
+                self.serve_one(world, stage, step, id, chunk)?;
             }
         }
         self.serve_order = order;
         Ok(exclusive)
+    }
+
+    /// Most residents of most steps: a decode gets one token, and its block is there or at hand.
+    /// Serves those that come first, up to one who needs more than that. Answers how many.
+    fn serve_whole_decodes(&mut self, stage: u32, order: &[u32]) -> usize {
+        let mut left = self.planning.map_or(0.0, |planning| planning.left);
+        let mut served = 0;
+        let (_, jobs, mut supply) = self.apart();
+        for &id in order {
+            let job = &mut jobs[id as usize];
+            let whole = job.remaining >= 1.0 && left >= 1.0 && job.decodes() && !job.stalled;
+            if !whole || (job.slack < 1.0 && !supply.take_block(job, 1.0)) {
+                break;
+            }
+            job.planned = 1.0;
+            left -= 1.0;
+            served += 1;
+        }
+        self.set_left(left);
+        self.stages[stage as usize].engine.plan.extend_from_slice(&order[..served]);
+        served
     }
 
     fn serve_variables(&self, stage: u32, step: &StepCode, job: u32) -> Variables {
@@ -715,21 +732,18 @@ impl Kernel<'_> {
     ) -> Result<bool> {
         let engine = &self.stages[stage as usize].engine;
         let (mut tokens, mut prefilled, mut attention) = (0.0, 0.0, 0.0);
-        let (mut kv_decode, mut kv_prefill) = (0.0, 0.0);
+        let mut kv_prefill = 0.0;
         let mut decoders = 0;
-        // The least of them.
-        let (mut work, mut slack) = (f64::INFINITY, f64::INFINITY);
+        let mut batch = Batch::NOBODY;
         for &job in &engine.plan {
             let job = &self.jobs[job as usize];
             tokens += job.planned;
             if job.decodes() {
                 decoders += 1;
-                kv_decode += job.memory;
-                work = work.min(job.remaining);
-                slack = slack.min(job.slack);
-            } else {
-                kv_prefill += job.memory;
+                batch.count(job);
+                continue;
             }
+            kv_prefill += job.memory;
             if job.mode == Some(Mode::Prefill) {
                 prefilled += job.planned;
                 // A run that grows nothing has no position: its chunks are all first ones.
@@ -746,7 +760,7 @@ impl Kernel<'_> {
         inputs.set(Context::Tokens, tokens);
         inputs.set(Context::Prefilled, prefilled);
         inputs.set(Context::Attention, attention);
-        inputs.set(Context::KvDecode, kv_decode * step.memory_quantum);
+        inputs.set(Context::KvDecode, batch.memory * step.memory_quantum);
         inputs.set(Context::KvPrefill, kv_prefill * step.memory_quantum);
         let jobs = engine.plan.len() as u32;
         let engine_residents = engine.residents.len();
@@ -771,14 +785,15 @@ impl Kernel<'_> {
             return Ok(false);
         }
         // Every resident decodes a whole token.
-        let whole = scheduled && jobs as usize == engine_residents && tokens == f64::from(decoders) && work >= 1.0;
+        let whole =
+            scheduled && jobs as usize == engine_residents && tokens == f64::from(decoders) && batch.work >= 1.0;
         let mut settles = W::MODELS_TIME && whole && decoders == jobs && !planning.preempted;
         if settles && step.budget_reads {
             // It was read of those who were there before the admissions, and of their blocks then.
             settles = self.budget_and_chunk(world, stage, step).0 == planning.budget;
         }
         let cost = self.cost(world, stage, step, &inputs)?;
-        let steps = if settles { self.steps_settled(stage, step, planning, work, slack) } else { 1 };
+        let steps = if settles { self.steps_settled(stage, step, planning, &batch) } else { 1 };
         self.start_step(world, stage, cost, decoders, steps);
         self.idle_engines.remove(stage);
         Ok(true)
@@ -868,49 +883,22 @@ impl Kernel<'_> {
         if !engine.running {
             return Ok(());
         }
-        let ended = world.steps_ended(stage);
-        self.catch_up_to(world, stage, ended - 1, Last::GoesOn);
+        let whole = engine.leap.whole();
+        if whole {
+            let ended = world.steps_ended(stage);
+            self.catch_up_to(world, stage, ended, Last::Told);
+        }
         self.end_leap(stage);
-        let engine = &mut self.stages[stage as usize].engine;
-        engine.running = false;
-        let (now, began) = (self.now, engine.began);
-        let lasted = if W::MODELS_TIME { engine.cost } else { now - began };
-        let mut plan = std::mem::take(&mut engine.plan);
-        let mut finished = false;
-        // Decodes that had their latest token when this step began.
-        let mut steady = 0;
+        self.stages[stage as usize].engine.running = false;
+        if !whole {
+            self.count_planned_tokens(world, stage)?;
+        }
+        let mut plan = std::mem::take(&mut self.stages[stage as usize].engine.plan);
         for &id in &plan {
             let job = &mut self.jobs[id as usize];
-            let tokens = std::mem::take(&mut job.planned);
-            job.remaining -= tokens;
-            job.slack -= tokens;
-            job.moved = true;
-            let done = job.remaining < DONE;
-            if job.decodes() {
-                if job.last_token == began {
-                    steady += 1;
-                } else if !job.last_token.is_nan() {
-                    world.act(Action::Tokens { stage, gap: (began - job.last_token) + lasted, count: 1 });
-                }
-                job.last_token = now;
-            } else if done {
-                let (slot, then) = (job.session, job.then.take());
-                self.prefill_token(world, stage, slot, began, lasted);
-                if let Some(then) = then {
-                    self.go_on_as_decode(id, then.tokens);
-                    self.note_prefill(world, stage, slot, Some(id), then)?;
-                }
-            }
-            finished |= self.jobs[id as usize].remaining < DONE;
-        }
-        if steady > 0 {
-            world.act(Action::Tokens { stage, gap: lasted, count: steady });
-        }
-        if finished {
-            for &job in &plan {
-                if self.jobs[job as usize].remaining < DONE {
-                    self.end_resident(world, stage, job)?;
-                }
+            job.planned = 0.0;
+            if job.remaining < DONE {
+                self.end_resident(world, stage, id)?;
             }
         }
         plan.clear();
@@ -921,6 +909,43 @@ impl Kernel<'_> {
             self.touch_stage(stage);
         }
         self.idle_engines.insert(stage);
+        Ok(())
+    }
+
+    /// The tokens of a step in which not everybody decodes a whole one.
+    fn count_planned_tokens<W: World>(&mut self, world: &mut W, stage: u32) -> Result<()> {
+        let now = self.now;
+        let engine = &mut self.stages[stage as usize].engine;
+        let began = engine.began;
+        let lasted = if W::MODELS_TIME { engine.cost } else { now - began };
+        let plan = std::mem::take(&mut engine.plan);
+        // Decodes that had their latest token when this step began.
+        let mut steady = 0;
+        for &id in &plan {
+            let job = &mut self.jobs[id as usize];
+            job.remaining -= job.planned;
+            job.slack -= job.planned;
+            job.moved = true;
+            if job.decodes() {
+                if job.last_token == began {
+                    steady += 1;
+                } else if !job.last_token.is_nan() {
+                    tell_gap(world, stage, (began - job.last_token) + lasted);
+                }
+                job.last_token = now;
+            } else if job.remaining < DONE {
+                let (slot, then) = (job.session, job.then.take());
+                self.prefill_token(world, stage, slot, began, lasted);
+                if let Some(then) = then {
+                    self.go_on_as_decode(id, then.tokens);
+                    self.note_prefill(world, stage, slot, Some(id), then)?;
+                }
+            }
+        }
+        if steady > 0 {
+            world.act(Action::Tokens { stage, gap: lasted, count: steady });
+        }
+        self.stages[stage as usize].engine.plan = plan;
         Ok(())
     }
 
