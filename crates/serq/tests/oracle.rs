@@ -149,3 +149,19 @@ fn a_scenario_is_over_before_its_horizon() {
     let path = path.display();
     assert_eq!(err, format!("error: {path}: the scenario is not over at its horizon, 3: time 3\n"));
 }
+
+/// 0 and -0 are one group, as they are one number.
+#[test]
+fn a_group_of_minus_zero_is_that_of_zero() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let name = "token_on_the_way_uncached.sq";
+    let text = fs::read_to_string(root.join("tests/oracle/asynchronous").join(name)).unwrap();
+    assert!(text.contains("[0, 1, 2, 0]"), "{text}");
+    let text = text.replace("[0, 1, 2, 0]", "[0, 1, 2, -0]").replace("..", root.join("tests/oracle").to_str().unwrap());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("minus_zero");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    let (status, out, err) = oracle(&[path.to_str().unwrap()]);
+    assert_eq!((status, &err[..]), (0, ""), "{out}");
+}
