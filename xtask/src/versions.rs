@@ -67,17 +67,15 @@ const VERSIONS: [Variant; 3] = [
     Variant::new("0.32.0, asynchronous", PROGRAM, &[("pipelined", "1")]),
 ];
 
+/// A read is over when a step that begins after it has ended.
+const HEARD_WITH_A_STEP: Option<(&str, &str)> =
+    Some(("          release src after (notice);\n", "          decode (1);\n"));
+
 /// What vLLM does and the program leaves out, in rough: the first is the program as it is.
 const LEFT_OUT: [Variant; 3] = [
     Variant::new("as it is", PROGRAM, &[]),
-    Variant {
-        behind: Some(("          release src after (notice);\n", "          decode (1);\n")),
-        ..Variant::new("read ends are heard of with a step", PROGRAM, &[])
-    },
-    Variant {
-        behind: Some(("          release src after (notice);\n", "          decode (1);\n")),
-        ..Variant::new("… and notices take 100 ms", PROGRAM, &[("notice", "0.1")])
-    },
+    Variant { behind: HEARD_WITH_A_STEP, ..Variant::new("read ends are heard of with a step", PROGRAM, &[]) },
+    Variant { behind: HEARD_WITH_A_STEP, ..Variant::new("… and notices take 100 ms", PROGRAM, &[("notice", "0.1")]) },
 ];
 
 /// Settings in which that is told: those of the tables in which nobody is preempted, with an ordinary

@@ -25,6 +25,7 @@
 use crate::code::StepCode;
 use crate::hold::Lease;
 use crate::kernel::Kernel;
+use crate::leap::tell_gap;
 use crate::pool::HOLDERS;
 use crate::session::Status;
 use crate::stage::{DONE, Then};
@@ -174,7 +175,7 @@ impl Kernel<'_> {
         if entry.decodes {
             let before = if there { self.jobs[entry.job as usize].last_token } else { session.last_token };
             if !before.is_nan() {
-                world.act(Action::Tokens { stage, gap: (began - before) + lasted, count: 1 });
+                tell_gap(world, stage, (began - before) + lasted);
             }
             match there {
                 true => self.jobs[entry.job as usize].last_token = self.now,

@@ -387,7 +387,7 @@ impl Driver<'_> {
 
     fn is_other_current(&self, what: What, sequence: u64) -> bool {
         match what {
-            What::Step(stage) => self.runs[stage as usize].event == sequence,
+            What::Step(_) => unreachable!("it is asked before"),
             What::Warmup | What::Arrival | What::Cancel(_) => true,
             What::Stage(stage) => self.stage_event[stage as usize] == sequence,
             What::Flows => self.flows_event == sequence,
