@@ -1,0 +1,1 @@
+//! What is computed most: products of activations with packed weights.

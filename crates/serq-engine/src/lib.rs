@@ -1,0 +1,8 @@
+//! Drives the kernel on a real model: weights, paged KV, attention, sampling.
+//!
+//! What is decided (admission, batches, growth, preemption, prefix reuse, leases) the
+//! kernel decides, under the program's own queues; this crate computes the tokens and
+//! moves the bytes. It knows token ids, never a language's text of a program or HTTP.
+
+pub mod kernels;
+pub mod weights;

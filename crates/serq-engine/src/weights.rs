@@ -1,0 +1,5 @@
+//! A model's weights as its files store them.
+
+mod tensor;
+
+pub use tensor::{Stored, Tensor};
