@@ -379,6 +379,8 @@ struct Driver<'c> {
     timers: BTreeSet<(u64, u32)>,
     timer_times: HashMap<u32, u64>,
     arrivals: u64,
+    /// Who wants to know what it looks like, once all that was told is done.
+    looking: Vec<Sender<Look>>,
 }
 
 fn drive(
@@ -408,9 +410,10 @@ fn drive(
         timers: BTreeSet::new(),
         timer_times: HashMap::new(),
         arrivals: 0,
+        looking: Vec::new(),
     };
     while driver.wait(facts) {}
-    driver.close(facts);
+    driver.close();
 }
 
 impl Driver<'_> {
@@ -441,6 +444,10 @@ impl Driver<'_> {
         }
         self.wake();
         self.settle();
+        for answer in std::mem::take(&mut self.looking) {
+            // Who is not there any more need not know.
+            let _ = answer.send(self.look());
+        }
         true
     }
 
@@ -449,9 +456,7 @@ impl Driver<'_> {
             Told::Submitted { ticket, request, sink } => self.submit(ticket, request, sink),
             Told::GoneAway { ticket } => self.go_away(ticket),
             Told::StepEnded { stage, tokens } => self.end_step(stage, tokens),
-            Told::Look { answer } => {
-                let _ = answer.send(self.look());
-            }
+            Told::Look { answer } => self.looking.push(answer),
             Told::Closed => {}
         }
     }
@@ -875,8 +880,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Nobody is served any more; steps that run come to their end.
-    fn close(&mut self, facts: &Receiver<Told>) {
+    /// Nobody is served any more.
+    fn close(&mut self) {
         let live = std::mem::take(&mut self.live).into_values();
         for mut live in live.chain(self.followers.drain(..).map(|follower| follower.live)).collect::<Vec<_>>() {
             live.finish.get_or_insert(Finish::Failed("the server is going down".into()));
@@ -885,13 +890,6 @@ impl Driver<'_> {
         if let Some(decisions) = &mut self.decisions {
             // Who started the service has the file, and looks whether it is whole.
             let _ = decisions.flush();
-        }
-        while !self.steps.is_empty() {
-            match facts.recv() {
-                Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
-                Ok(_) => {}
-                Err(_) => return,
-            }
         }
     }
 }
