@@ -6,3 +6,4 @@
 
 pub mod kernels;
 pub mod weights;
+pub mod workers;
