@@ -12,3 +12,4 @@ pub mod sampler;
 pub mod served;
 pub mod service;
 pub mod weights;
+pub mod workers;
