@@ -19,6 +19,7 @@
 mod checkpoint;
 mod config;
 mod error;
+mod folder;
 mod gguf;
 mod map;
 mod random;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::config::{ModelConfig, Weight};
 use super::error::{Trouble, WeightsError};
+use super::folder;
 use super::gguf::{self, Gguf};
 use super::map::map;
 use super::tensor::{Bytes, Tensor};
@@ -17,9 +18,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file. Numbers stay in it until they are looked at.
+    /// Opens a GGUF file or a Hugging Face folder. Numbers stay in the files until they are
+    /// looked at.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
         let path = path.as_ref();
+        if path.is_dir() {
+            let (config, weights) = folder::read(path)?;
+            return Ok(Self { config, weights });
+        }
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            return Err(Trouble::Unsupported("a safetensors file by itself; name the folder it is in".into()).of(path));
+        }
         let bytes: Bytes = map(path)?;
         Self::of_gguf(bytes).map_err(|trouble| trouble.of(path))
     }

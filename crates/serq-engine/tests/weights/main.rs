@@ -1,5 +1,7 @@
 //! Model files: read back as written, and refused in one sentence where they are wrong.
 
+mod folder;
+mod folder_writer;
 mod gguf;
 mod gguf_writer;
 
