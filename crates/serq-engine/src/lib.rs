@@ -6,7 +6,10 @@
 
 pub mod contents;
 pub mod decisions;
+pub mod instances;
 pub mod kernels;
+pub mod kv;
+pub mod model;
 pub mod request;
 pub mod sampler;
 pub mod served;
