@@ -744,7 +744,11 @@ impl Driver<'_> {
         let nth = live.answer();
         live.figures.tokens = nth;
         let ends = live.sampling.ends.contains(&token.id);
-        let (text, stop) = if ends { (String::new(), None) } else { live.stops.next(&live.voice.say(token.id)) };
+        let (text, stop) = match ends {
+            true => (String::new(), None),
+            false if nth <= live.sampling.min_tokens => (live.voice.say(token.id), None),
+            false => live.stops.next(&live.voice.say(token.id)),
+        };
         if let Some(stop) = stop {
             live.finish = Some(Finish::Stop(Some(Stop::Text(stop))));
         } else if ends {

@@ -1,6 +1,7 @@
 //! A program served by instances whose memory shows whether every block had what it should.
 
 mod ledger;
+mod pair;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -75,12 +76,17 @@ struct Asked {
 }
 
 fn ask(service: &Service, prompt: Vec<u32>, max_tokens: usize, choices: usize) -> Asked {
+    ask_for(service, prompt, max_tokens, vec![Sampling::default(); choices])
+}
+
+fn ask_for(service: &Service, prompt: Vec<u32>, max_tokens: usize, samplings: Vec<Sampling>) -> Asked {
     let (tell, events) = mpsc::channel();
-    let choice = || Choice { sampling: Sampling::default(), stops: Vec::new(), voice: Box::new(Mute) };
+    let choices = samplings.len();
+    let choice = |sampling| Choice { sampling, stops: Vec::new(), voice: Box::new(Mute) };
     let request = Request {
         prompt: prompt.clone(),
         max_tokens,
-        choices: (0..choices).map(|_| choice()).collect(),
+        choices: samplings.into_iter().map(choice).collect(),
         salt: String::new(),
         conversation: None,
     };
@@ -99,24 +105,30 @@ fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
 
 /// Waits for all of an answer; answers tokens found, and moved.
 fn check(asked: &Asked) -> (usize, usize) {
+    let (answers, cached, moved) = collect(asked);
+    for answer in answers.values() {
+        assert_eq!(*answer, expected(&asked.prompt, asked.max_tokens), "a prompt of {}", asked.prompt.len());
+    }
+    assert_eq!(answers.len(), asked.choices);
+    (cached, moved)
+}
+
+/// Waits for all of an answer: its choices, and tokens found and moved.
+fn collect(asked: &Asked) -> (BTreeMap<usize, Vec<u32>>, usize, usize) {
     let mut answers: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     let (mut over, mut cached, mut moved) = (0, 0, 0);
     while over < asked.choices {
         match asked.events.recv().expect("every choice is finished") {
             Event::Token { choice, token, .. } => answers.entry(choice).or_default().push(token),
             Event::Finished { finish, figures, .. } => {
-                assert_eq!(finish, Finish::Length);
+                assert!(matches!(finish, Finish::Length | Finish::Stop(_)), "{finish:?}");
                 over += 1;
                 cached += figures.tokens_cached;
                 moved += figures.tokens_moved;
             }
         }
     }
-    for answer in answers.values() {
-        assert_eq!(*answer, expected(&asked.prompt, asked.max_tokens), "a prompt of {}", asked.prompt.len());
-    }
-    assert_eq!(answers.len(), asked.choices);
-    (cached, moved)
+    (answers, cached, moved)
 }
 
 fn nothing_is_left(service: &Service) {
