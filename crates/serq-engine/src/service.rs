@@ -148,11 +148,21 @@ pub struct Service {
 impl Service {
     /// Starts to serve. `decisions`, where given, gets every fact and action.
     pub fn start(served: Served, instances: Box<dyn Instances>, decisions: Option<Decisions>) -> Self {
+        Self::spawn(move |told, facts| drive::<false>(&served, Some(instances), decisions, told, facts))
+    }
+
+    /// The same with instances that take the time the program's costs say, and compute nothing: an
+    /// answer says its prompt again.
+    pub fn modelled(served: Served, decisions: Option<Decisions>) -> Self {
+        Self::spawn(move |told, facts| drive::<true>(&served, None, decisions, told, facts))
+    }
+
+    fn spawn(drive: impl FnOnce(&Sender<Told>, &Receiver<Told>) + Send + 'static) -> Self {
         let (told, facts) = mpsc::channel();
         let back = told.clone();
         let thread = thread::Builder::new()
             .name("serq-kernel".into())
-            .spawn(move || drive(&served, instances, decisions, &back, &facts))
+            .spawn(move || drive(&back, &facts))
             .expect("a thread can be started");
         Self { told, thread: Some(thread), tickets: Default::default() }
     }
@@ -193,8 +203,9 @@ impl Drop for Submitted {
     }
 }
 
-/// What the kernel needs of its world. Time is measured, so nothing here says how long anything lasts.
-pub(crate) struct Outside {
+/// What the kernel needs of its world. Where time is not `MODELLED` it is measured, and nothing says
+/// how long anything lasts.
+pub(crate) struct Outside<const MODELLED: bool> {
     draws: Draws,
     /// Who arrives now, by the number of its "trace session".
     arriving: HashMap<u32, Arriving>,
@@ -213,7 +224,7 @@ struct Arriving {
     names: Vec<u64>,
 }
 
-impl Outside {
+impl<const MODELLED: bool> Outside<MODELLED> {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             draws: Draws::new(seed),
@@ -226,8 +237,9 @@ impl Outside {
     }
 }
 
-impl World for Outside {
-    const MODELS_TIME: bool = false;
+impl<const MODELLED: bool> World for Outside<MODELLED> {
+    const MODELS_TIME: bool = MODELLED;
+    const MOVES_FLOWS: bool = true;
 
     fn uniform(&mut self, stream: Stream) -> f64 {
         self.draws.uniform(stream)
@@ -262,7 +274,11 @@ impl World for Outside {
 }
 
 /// Tells a kernel a fact.
-pub(crate) fn tell(kernel: &mut Kernel<'_>, world: &mut Outside, fact: &Fact) -> Result<(), Box<Fault>> {
+pub(crate) fn tell<const MODELLED: bool>(
+    kernel: &mut Kernel<'_>,
+    world: &mut Outside<MODELLED>,
+    fact: &Fact,
+) -> Result<(), Box<Fault>> {
     match fact {
         Fact::Arrived { time, prompt_tokens, max_tokens, block, names } => {
             let trace_session = world.arrived;
@@ -355,17 +371,72 @@ struct Computing {
     pool: u32,
     admission: u64,
     upto: usize,
+    /// The next token, where nothing computes it: the prompt is said again.
+    said: Option<Token>,
 }
 
-struct Driver<'c> {
+/// What is to be told at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Due {
+    /// A lease's time is over.
+    Lease(u32),
+    /// A modelled step is.
+    Step(u32),
+    /// Modelled work is.
+    Work(u32),
+    /// The next job of a stage whose jobs share a rate, or the next read.
+    Next(Option<u32>),
+}
+
+/// What is due, by time and then in the order in which it was said.
+#[derive(Default)]
+struct Clock {
+    due: BTreeMap<(u64, u64), Due>,
+    places: HashMap<Due, (u64, u64)>,
+    said: u64,
+}
+
+impl Clock {
+    fn set(&mut self, what: Due, time: f64) {
+        self.stop(what);
+        if time.is_finite() {
+            self.said += 1;
+            let place = (time.max(0.0).to_bits(), self.said);
+            self.due.insert(place, what);
+            self.places.insert(what, place);
+        }
+    }
+
+    fn stop(&mut self, what: Due) {
+        if let Some(place) = self.places.remove(&what) {
+            self.due.remove(&place);
+        }
+    }
+
+    fn first(&self) -> Option<f64> {
+        self.due.first_key_value().map(|(&(time, _), _)| f64::from_bits(time))
+    }
+
+    fn take(&mut self, now: f64) -> Option<(f64, Due)> {
+        let time = self.first().filter(|&time| time <= now)?;
+        let (_, what) = self.due.pop_first()?;
+        self.places.remove(&what);
+        Some((time, what))
+    }
+}
+
+struct Driver<'c, const MODELLED: bool> {
     served: &'c Served,
     kernel: Kernel<'c>,
-    world: Outside,
+    world: Outside<MODELLED>,
     contents: Contents,
-    instances: Box<dyn Instances>,
+    /// Who computes; nobody, where time is modelled.
+    instances: Option<Box<dyn Instances>>,
     told: &'c Sender<Told>,
     decisions: Option<Decisions>,
     began: Instant,
+    /// Of the latest fact.
+    time: f64,
     live: BTreeMap<u64, Live>,
     followers: Vec<Follower>,
     /// Whose followers may come.
@@ -376,23 +447,24 @@ struct Driver<'c> {
     steps: BTreeMap<u32, Vec<Computing>>,
     /// Work that takes no time here.
     done: VecDeque<u32>,
-    timers: BTreeSet<(u64, u32)>,
-    timer_times: HashMap<u32, u64>,
+    clock: Clock,
+    /// Whose job is next at a stage, or among the reads.
+    next: HashMap<Option<u32>, u32>,
     arrivals: u64,
     /// Who wants to know what it looks like, once all that was told is done.
     looking: Vec<Sender<Look>>,
 }
 
-fn drive(
+fn drive<const MODELLED: bool>(
     served: &Served,
-    instances: Box<dyn Instances>,
+    instances: Option<Box<dyn Instances>>,
     decisions: Option<Decisions>,
     told: &Sender<Told>,
     facts: &Receiver<Told>,
 ) {
     let blocks: usize = served.memories.iter().flatten().map(|memory| memory.blocks * memory.block).sum();
     let block = served.named_block();
-    let mut driver = Driver {
+    let mut driver: Driver<'_, MODELLED> = Driver {
         served,
         kernel: Kernel::new(&served.code, false),
         world: Outside::new(served.program.run.seed),
@@ -401,14 +473,15 @@ fn drive(
         told,
         decisions,
         began: Instant::now(),
+        time: 0.0,
         live: BTreeMap::new(),
         followers: Vec::new(),
         led: Vec::new(),
         tickets: HashMap::new(),
         steps: BTreeMap::new(),
         done: VecDeque::new(),
-        timers: BTreeSet::new(),
-        timer_times: HashMap::new(),
+        clock: Clock::default(),
+        next: HashMap::new(),
         arrivals: 0,
         looking: Vec::new(),
     };
@@ -416,20 +489,23 @@ fn drive(
     driver.close();
 }
 
-impl Driver<'_> {
-    fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+impl<const MODELLED: bool> Driver<'_, MODELLED> {
+    /// The time of a fact that is told now. It never goes back.
+    fn now(&mut self) -> f64 {
+        self.time = self.time.max(self.began.elapsed().as_secs_f64());
+        self.time
     }
 
     /// Waits for something to happen, and does all that follows. Answers whether to go on.
     fn wait(&mut self, facts: &Receiver<Told>) -> bool {
-        let first = match self.timers.first() {
+        let first = match self.clock.first() {
             None => facts.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(&(time, _)) => {
-                let wait = Duration::try_from_secs_f64(f64::from_bits(time) - self.now()).unwrap_or_default();
+            Some(time) => {
+                let wait = Duration::try_from_secs_f64(time - self.began.elapsed().as_secs_f64()).unwrap_or_default();
                 facts.recv_timeout(wait.min(Duration::from_secs(3600)))
             }
         };
+        self.wake();
         let mut next = match first {
             Ok(told) => Some(told),
             Err(RecvTimeoutError::Timeout) => None,
@@ -442,7 +518,6 @@ impl Driver<'_> {
             self.hear(told);
             next = facts.try_recv().ok();
         }
-        self.wake();
         self.settle();
         for answer in std::mem::take(&mut self.looking) {
             // Who is not there any more need not know.
@@ -498,7 +573,7 @@ impl Driver<'_> {
 
     /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there.
     fn end_stuck(&mut self) {
-        if !self.steps.is_empty() || !self.timers.is_empty() || self.kernel.live() == 0 {
+        if !self.steps.is_empty() || self.clock.first().is_some() || self.kernel.live() == 0 {
             return;
         }
         let stuck: Vec<u64> = self.live.keys().copied().collect();
@@ -511,14 +586,28 @@ impl Driver<'_> {
         }
     }
 
+    /// Tells what is due, each at its own time: modelled steps do not get later because a thread
+    /// wakes late.
     fn wake(&mut self) {
-        let now = self.now();
-        while let Some(&(time, timer)) = self.timers.first()
-            && f64::from_bits(time) <= now
-        {
-            self.timers.pop_first();
-            self.timer_times.remove(&timer);
-            self.tell(Fact::Woken { time: now, timer });
+        let now = self.began.elapsed().as_secs_f64();
+        while let Some((time, what)) = self.clock.take(now) {
+            self.time = self.time.max(time);
+            let time = self.time;
+            match what {
+                Due::Lease(timer) => self.tell(Fact::Woken { time, timer }),
+                Due::Work(job) => self.tell(Fact::WorkEnded { time, job }),
+                Due::Next(stage) => {
+                    let job = self.next[&stage];
+                    self.tell(Fact::WorkEnded { time, job });
+                }
+                Due::Step(stage) => {
+                    let said = self.steps.get_mut(&stage).into_iter().flatten();
+                    let tokens = said.filter(|one| one.upto > 0).map(|one| one.said.take()).collect();
+                    self.end_step_at(time, stage, tokens);
+                }
+            }
+            // What follows at this time comes before what is due later.
+            self.settle();
         }
     }
 
@@ -608,22 +697,33 @@ impl Driver<'_> {
         let mut actions = std::mem::take(&mut self.world.actions);
         for action in actions.drain(..) {
             match action {
-                Action::StartStep { stage, .. } => self.start_step(stage),
-                Action::StartWork { job, .. } => self.done.push_back(job),
-                Action::StopWork { job } => self.done.retain(|&waiting| waiting != job),
-                Action::StartFlow { job } => {
-                    self.start_flow(job);
-                    self.done.push_back(job);
-                }
-                Action::WakeAt { timer, time } => {
-                    self.timers.insert((time.to_bits(), timer));
-                    self.timer_times.insert(timer, time.to_bits());
-                }
-                Action::StopWake { timer } => {
-                    if let Some(time) = self.timer_times.remove(&timer) {
-                        self.timers.remove(&(time, timer));
+                Action::StartStep { stage, cost, .. } => {
+                    self.start_step(stage);
+                    if MODELLED {
+                        self.clock.set(Due::Step(stage), self.time + cost);
                     }
                 }
+                Action::StartWork { job, work } if MODELLED => self.clock.set(Due::Work(job), self.time + work),
+                Action::StartWork { job, .. } => self.done.push_back(job),
+                Action::StopWork { job } => {
+                    self.clock.stop(Due::Work(job));
+                    self.done.retain(|&waiting| waiting != job);
+                }
+                Action::NextFinish { stage, next } if MODELLED => match next {
+                    Some((job, time)) => {
+                        self.next.insert(stage, job);
+                        self.clock.set(Due::Next(stage), time);
+                    }
+                    None => self.clock.stop(Due::Next(stage)),
+                },
+                Action::StartFlow { job } => {
+                    self.start_flow(job);
+                    if !MODELLED {
+                        self.done.push_back(job);
+                    }
+                }
+                Action::WakeAt { timer, time } => self.clock.set(Due::Lease(timer), time),
+                Action::StopWake { timer } => self.clock.stop(Due::Lease(timer)),
                 Action::Observed { observe, session, value, .. } => {
                     if let Some(live) = self.live.get_mut(&session) {
                         let name = self.served.program.observes[observe as usize].clone();
@@ -648,7 +748,7 @@ impl Driver<'_> {
             let memory = self.served.memories[pool as usize].expect("an instance's memory has blocks");
             let computed = *live.computed(&run.at);
             let known = live.tokens.len();
-            if position > computed as f64 && computed < known {
+            if !MODELLED && position > computed as f64 && computed < known {
                 let message = format!(
                     "the program has {position} tokens loaded, and {computed} were found, computed or brought by a read"
                 );
@@ -679,7 +779,9 @@ impl Driver<'_> {
                     .then(|| (live.tokens[..live.prompt].to_vec(), live.tokens[live.prompt..].to_vec())),
             });
             live.running = Some(stage);
-            computing.push(Computing { session: run.session, pool, admission, upto });
+            let said = Token { id: live.tokens[live.answer() % live.prompt], logprobs: None };
+            let said = next.is_some().then_some(said);
+            computing.push(Computing { session: run.session, pool, admission, upto, said });
             runs.push(Run {
                 tokens: live.tokens[start..upto].to_vec(),
                 start,
@@ -693,22 +795,28 @@ impl Driver<'_> {
                 live.gone_away = true;
                 live.running = Some(stage);
             }
-            computing.push(Computing { session, pool: 0, admission: 0, upto: 0 });
+            computing.push(Computing { session, pool: 0, admission: 0, upto: 0, said: None });
         }
         self.steps.insert(stage, computing);
         let ended = Ended { told: self.told.clone(), stage };
-        if runs.is_empty() {
-            ended.tell(Vec::new());
-        } else {
-            self.instances.start(stage, runs, ended);
+        match &mut self.instances {
+            // The clock tells its end.
+            None => {}
+            Some(_) if runs.is_empty() => ended.tell(Vec::new()),
+            Some(instances) => instances.start(stage, runs, ended),
         }
     }
 
     fn end_step(&mut self, stage: u32, tokens: Vec<Option<Token>>) {
+        let time = self.now();
+        self.end_step_at(time, stage, tokens);
+    }
+
+    fn end_step_at(&mut self, time: f64, stage: u32, tokens: Vec<Option<Token>>) {
         let Some(computed) = self.steps.remove(&stage) else { return };
         let there: BTreeSet<u64> = self.kernel.runs(stage).map(|run| run.session).collect();
         let mut tokens = tokens.into_iter();
-        for Computing { session, pool, admission, upto } in &computed {
+        for Computing { session, pool, admission, upto, .. } in &computed {
             let token = if *upto > 0 { tokens.next().flatten() } else { None };
             let Some(live) = self.live.get_mut(session) else { continue };
             live.running = None;
@@ -727,7 +835,6 @@ impl Driver<'_> {
                 self.take_token(*session, token);
             }
         }
-        let time = self.now();
         self.tell(Fact::StepEnded { time, stage });
         for Computing { session, .. } in computed {
             if self.live.get(&session).is_some_and(|live| live.gone_away && live.running.is_none()) {
@@ -780,6 +887,7 @@ impl Driver<'_> {
         self.tell(Fact::Content { session, block: block as f64, names });
     }
 
+    /// A read: its bytes are copied, or where time is modelled only counted.
     fn start_flow(&mut self, job: u32) {
         let Some(flow) = self.kernel.flow(job) else { return };
         let Some(live) = self.live.get_mut(&flow.session) else { return };
@@ -791,7 +899,9 @@ impl Driver<'_> {
         if start < upto {
             let from = Span { pool: flow.from.pool, blocks: flow.from.blocks };
             let to = Span { pool: flow.to.pool, blocks: flow.to.blocks };
-            live.figures.kv_bytes_moved += self.instances.copy(from, to, start..upto);
+            if let Some(instances) = &mut self.instances {
+                live.figures.kv_bytes_moved += instances.copy(from, to, start..upto);
+            }
             live.figures.tokens_moved += upto - start;
             *live.computed(&flow.to) = upto;
         }
@@ -843,10 +953,9 @@ impl Driver<'_> {
         self.led.clear();
         self.kernel = Kernel::new(&self.served.code, false);
         self.world = Outside::new(self.served.program.run.seed);
-        (self.arrivals, self.began) = (0, Instant::now());
+        (self.arrivals, self.began, self.time) = (0, Instant::now(), 0.0);
         self.done.clear();
-        self.timers.clear();
-        self.timer_times.clear();
+        (self.clock, self.next) = (Clock::default(), HashMap::new());
         // What still runs writes to blocks that are free now; its end is waited for before the next
         // step of the same instance, and nobody reads them before that.
         self.steps.clear();

@@ -148,7 +148,7 @@ fn start(sets: &[(&str, String)]) -> Setup {
     let served = served(PAIR, sets);
     let (ledger, _) = Ledger::new(&served, false);
     let log = Log::default();
-    let decisions = Decisions::new(&served, Box::new(log.clone()));
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
     let instances = Books { pool_of: pool_of(&served), ledger };
     Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log }
 }
@@ -216,7 +216,7 @@ fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
     let served = served(PAIR, sets);
     let (ledger, steps) = Ledger::new(&served, true);
     let log = Log::default();
-    let decisions = Decisions::new(&served, Box::new(log.clone()));
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
     let instances = Books { pool_of: pool_of(&served), ledger };
     let service = Service::start(served, Box::new(instances), Some(decisions));
     let setup = Setup { service, log };
@@ -306,4 +306,26 @@ fn crowds(count: u64, requests: u64) -> Replayed {
 fn a_crowd_in_small_pools_gets_its_answers_and_its_log_is_decided_again() {
     let all = crowds(36, 40);
     assert!(all.requests >= 1_000 && all.preemptions >= 100 && all.evicted >= 1_000, "{all:?}");
+}
+
+/// Without a model the same decisions are made at the times the program's costs say; the answer is
+/// the prompt again.
+#[test]
+fn a_modelled_instance_says_its_prompt_again() {
+    let served = served(PAIR, &[("weights", "0.0001".into()), ("token", "0.00001".into()), ("thr", "20".into())]);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, true, Box::new(log.clone()));
+    let setup = Setup { service: Service::modelled(served, Some(decisions)), log };
+    let mut random = Random(5);
+    let asked: Vec<Asked> =
+        (0..20).map(|nth| ask(&setup.service, prompt(&mut random, 5 + 3 * nth), 12, 1 + nth % 2)).collect();
+    for one in &asked {
+        let again: Vec<u32> = (0..12).map(|nth| one.prompt[nth % one.prompt.len()]).collect();
+        let (answers, _, moved) = collect(one);
+        assert!(answers.values().all(|answer| *answer == again));
+        assert_eq!(moved > 0, one.prompt.len() >= 20);
+    }
+    nothing_is_left(&setup.service);
+    let replayed = setup.replay();
+    assert_eq!(replayed.requests, 30);
 }
