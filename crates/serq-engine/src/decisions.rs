@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serq_ir::Program;
 use serq_kernel::{Action, Flow, Kernel, Move};
 
+use crate::outside::{Outside, tell};
 use crate::served::Served;
-use crate::service::{Outside, tell};
 
 /// What happened. Times are seconds since the service began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

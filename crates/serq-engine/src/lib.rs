@@ -10,6 +10,7 @@ pub mod instances;
 pub mod kernels;
 pub mod kv;
 pub mod model;
+mod outside;
 pub mod request;
 pub mod sampler;
 pub mod served;
