@@ -4,6 +4,12 @@
 //! kernel decides, under the program's own queues; this crate computes the tokens and
 //! moves the bytes. It knows token ids, never a language's text of a program or HTTP.
 
+pub mod contents;
+pub mod decisions;
 pub mod kernels;
+pub mod request;
+pub mod sampler;
+pub mod served;
+pub mod service;
 pub mod weights;
 pub mod workers;

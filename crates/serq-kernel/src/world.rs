@@ -127,6 +127,12 @@ pub enum Action {
         /// Clock units.
         work: f64,
     },
+    /// Move what a flow moves ([`crate::Kernel::flow`]) and tell when that is done. Only where the
+    /// world does not model time; else [`Action::NextFinish`] says when it ends.
+    StartFlow {
+        /// To be told back.
+        job: u32,
+    },
     /// A job is gone before its end: its session was preempted.
     StopWork {
         /// As in `StartWork`.
