@@ -290,6 +290,7 @@ impl Kernel for Part<'_> {
                                 steps: self.matrix.inputs.div_ceil(panel.format.step_inputs()),
                                 to: sums.as_mut_ptr().add(index * PANEL),
                                 to_stride: 2 * PANEL,
+                                fresh: row == first,
                             };
                             tile::product(v, product, rows, if together { group.len() } else { 1 });
                         }
