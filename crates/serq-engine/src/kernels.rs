@@ -52,7 +52,7 @@ use std::str::FromStr;
 pub use activations::Activations;
 pub use attention::{Attention, Chunk, SPAN};
 pub use kv::{Element, KvLayout};
-pub use matrix::{Blocks, Matrix};
+pub use matrix::Matrix;
 pub use rotate::{HeadNorms, Rotation};
 use vector::{Kernel, Vector};
 

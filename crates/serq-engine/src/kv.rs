@@ -122,7 +122,7 @@ mod tests {
     #[allow(unsafe_code)]
     fn a_copy_between_blocks_of_any_sizes_is_that_of_each_element() {
         for (m, n) in (1..=6).flat_map(|m| (1..=6).map(move |n| (m, n))) {
-            let tokens = 13;
+            let tokens: usize = 13;
             let tables: Vec<Vec<u32>> = [m, n]
                 .iter()
                 .map(|&size: &usize| (0..tokens as u32).rev().take(tokens.div_ceil(size)).collect())

@@ -242,7 +242,7 @@ impl Kernel for Run<'_> {
         for span in task.first_span..task.first_span + task.spans {
             // The last row sees most.
             let positions = step.seen(task, rows - 1, span);
-            gather(step, task, span, positions, scratch);
+            gather(v, step, task, span, positions, scratch);
             let height = tile::tile_rows::<V>(format).min(TILE_ROWS);
             for row in (0..rows).step_by(height) {
                 let height = height.min(rows - row);
@@ -262,6 +262,7 @@ impl Kernel for Run<'_> {
                         steps: keys_steps,
                         to: scratch.scores.as_mut_ptr(),
                         to_stride: SPAN,
+                        fresh: false,
                     };
                     products(v, product, height, most.div_ceil(PANEL));
                     let weights_stride = SPAN * element.bytes();
@@ -281,6 +282,7 @@ impl Kernel for Run<'_> {
                         steps,
                         to: scratch.mixes.as_mut_ptr(),
                         to_stride: state,
+                        fresh: false,
                     };
                     products(v, product, height, padded / PANEL);
                     for (index, peak) in peaks.into_iter().enumerate().take(height) {
@@ -434,36 +436,73 @@ unsafe fn weigh<V: Vector>(
 /// Gathers the keys and values of a span's first `positions` positions into panels: keys with
 /// a position as a column, values with a position as a step.
 #[inline(always)]
-fn gather(step: &Step<'_>, task: &Task, span: usize, positions: usize, scratch: &mut Scratch) {
+fn gather<V: Vector>(v: V, step: &Step<'_>, task: &Task, span: usize, positions: usize, scratch: &mut Scratch) {
     let layout = &step.attention.layout;
-    let blocks = step.chunks[task.chunk].blocks;
-    let head = task.kv_head * layout.head_bytes();
+    let chunk = &step.chunks[task.chunk];
     let words = layout.head_bytes() / 4;
-    // SAFETY: buffers of bytes that begin with a cache line, whole words long.
-    let keys = unsafe { scratch.keys.align_to_mut::<u32>().1 };
-    let values = unsafe { scratch.values.align_to_mut::<u32>().1 };
-    let word = |bytes: &[u8; 4]| u32::from_ne_bytes(*bytes);
-    for position in 0..positions {
-        let at = |half| layout.slot(blocks, step.layer, half, span * SPAN + position) + head;
-        let (keys_from, values_from) = (at(Half::Keys), at(Half::Values));
-        let from = step.store[keys_from..][..layout.head_bytes()].as_chunks().0;
-        let panel = &mut keys[position / PANEL * words * PANEL + position % PANEL..];
-        for (to, from) in panel.iter_mut().step_by(PANEL).zip(from) {
-            *to = word(from);
+    let values_after = layout.block_tokens * layout.slot_bytes();
+    // Where each position's key stands. Columns after the last repeat it: nobody looks.
+    let mut slots = [step.store.as_ptr(); SPAN];
+    let mut position = 0;
+    while position < positions {
+        let at = span * SPAN + position;
+        let slot = layout.slot(chunk.blocks, step.layer, Half::Keys, at) + task.kv_head * layout.head_bytes();
+        let run = (layout.block_tokens - at % layout.block_tokens).min(positions - position);
+        for index in 0..run {
+            slots[position + index] = step.store[slot + index * layout.slot_bytes()..].as_ptr();
         }
-        let from = &step.store[values_from..][..layout.head_bytes()];
+        position += run;
+    }
+    let columns = positions.next_multiple_of(V::LANES);
+    let last = slots[positions - 1];
+    slots[positions..columns].fill(last);
+    let keys = scratch.keys.as_mut_ptr().cast::<u32>();
+    let values = scratch.values.as_mut_ptr().cast::<u32>();
+    let whole = words / V::LANES * V::LANES;
+    // SAFETY: slots are in the store with all their bytes, checked before; the buffers fit a
+    // span's panels of so many words.
+    unsafe {
+        for column in (0..columns).step_by(V::LANES) {
+            let panel = keys.add(column / PANEL * words * PANEL + column % PANEL);
+            let slots = &slots[column..][..V::LANES];
+            for word in (0..whole).step_by(V::LANES) {
+                let mut rows = [slots[0]; PANEL];
+                for (row, slot) in rows.iter_mut().zip(slots) {
+                    *row = slot.add(word * 4);
+                }
+                v.transpose(&rows[..V::LANES], panel.add(word * PANEL), PANEL);
+            }
+            for word in whole..words {
+                for (index, slot) in slots.iter().enumerate() {
+                    panel.add(word * PANEL + index).write(slot.cast::<u32>().add(word).read_unaligned());
+                }
+            }
+        }
         match layout.element {
             Element::F32 => {
-                for (index, from) in from.as_chunks().0.iter().enumerate() {
-                    values[(index / PANEL * SPAN + position) * PANEL + index % PANEL] = word(from);
+                for (position, slot) in slots[..positions].iter().enumerate() {
+                    let from = slot.add(values_after).cast::<u32>();
+                    for at in (0..words).step_by(PANEL) {
+                        let to = values.add((at / PANEL * SPAN + position) * PANEL);
+                        to.copy_from_nonoverlapping(from.add(at), PANEL.min(words - at));
+                    }
                 }
             }
             Element::Bf16 => {
-                for (index, &from) in from.as_chunks().0.iter().enumerate() {
-                    let to = &mut values[(index / PANEL * SPAN / 2 + position / 2) * PANEL + index % PANEL];
-                    let number = u32::from(u16::from_ne_bytes(from));
-                    // The pair's second is nothing until it comes.
-                    *to = if position % 2 == 0 { number } else { *to | number << 16 };
+                for (pair, slots) in slots[..positions].chunks(2).enumerate() {
+                    let low = slots[0].add(values_after).cast::<u16>();
+                    // The last may be alone: a half of nothing then.
+                    let high = slots.get(1).map(|slot| slot.add(values_after).cast::<u16>());
+                    let to = |number: usize| values.add((number / PANEL * SPAN / 2 + pair) * PANEL + number % PANEL);
+                    let whole = layout.head_dim / V::LANES * V::LANES;
+                    for number in (0..whole).step_by(V::LANES) {
+                        let high = high.map_or(v.splat_word(0), |high| v.load_shorts(high.add(number)));
+                        v.store_words(to(number), v.pair(v.load_shorts(low.add(number)), high));
+                    }
+                    for number in whole..layout.head_dim {
+                        let short = |from: *const u16| u32::from(from.add(number).read_unaligned());
+                        to(number).write(short(low) | high.map_or(0, short) << 16);
+                    }
                 }
             }
         }

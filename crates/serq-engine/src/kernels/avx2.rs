@@ -163,6 +163,11 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn splat_word(self, word: i32) -> __m256i {
         unsafe { _mm256_set1_epi32(word) }
     }
@@ -175,6 +180,49 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn load_words(self, from: *const u8) -> __m256i {
         unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, a: __m256i) {
+        unsafe { _mm256_storeu_si256(to.cast(), a) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shorts(self, from: *const u16) -> __m256i {
+        unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    fn pair(self, low: __m256i, high: __m256i) -> __m256i {
+        unsafe { _mm256_or_si256(low, _mm256_slli_epi32::<16>(high)) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const u8], to: *mut u32, stride: usize) {
+        unsafe {
+            let mut a = [_mm256_setzero_si256(); 8];
+            for (a, row) in a.iter_mut().zip(rows) {
+                *a = _mm256_loadu_si256(row.cast());
+            }
+            // Within halves: word j of the halves of four rows.
+            let mut b = a;
+            for at in (0..8).step_by(2) {
+                b[at] = _mm256_unpacklo_epi32(a[at], a[at + 1]);
+                b[at + 1] = _mm256_unpackhi_epi32(a[at], a[at + 1]);
+            }
+            for at in [0, 4] {
+                a[at] = _mm256_unpacklo_epi64(b[at], b[at + 2]);
+                a[at + 1] = _mm256_unpackhi_epi64(b[at], b[at + 2]);
+                a[at + 2] = _mm256_unpacklo_epi64(b[at + 1], b[at + 3]);
+                a[at + 3] = _mm256_unpackhi_epi64(b[at + 1], b[at + 3]);
+            }
+            // Then halves.
+            for word in 0..4 {
+                let (first, last) = (a[word], a[word + 4]);
+                self.store_words(to.add(word * stride), _mm256_permute2x128_si256::<0x20>(first, last));
+                self.store_words(to.add((word + 4) * stride), _mm256_permute2x128_si256::<0x31>(first, last));
+            }
+        }
     }
 
     #[inline(always)]

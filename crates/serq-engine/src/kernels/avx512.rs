@@ -143,6 +143,11 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn splat_word(self, word: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(word) }
     }
@@ -155,6 +160,55 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn load_words(self, from: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, a: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), a) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shorts(self, from: *const u16) -> __m512i {
+        unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    fn pair(self, low: __m512i, high: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(low, _mm512_slli_epi32::<16>(high)) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const u8], to: *mut u32, stride: usize) {
+        unsafe {
+            let mut a = [_mm512_setzero_si512(); 16];
+            for (a, row) in a.iter_mut().zip(rows) {
+                *a = _mm512_loadu_si512(row.cast());
+            }
+            // Within quarters: word j of the quarters of four rows.
+            let mut b = a;
+            for at in (0..16).step_by(2) {
+                b[at] = _mm512_unpacklo_epi32(a[at], a[at + 1]);
+                b[at + 1] = _mm512_unpackhi_epi32(a[at], a[at + 1]);
+            }
+            for at in (0..16).step_by(4) {
+                a[at] = _mm512_unpacklo_epi64(b[at], b[at + 2]);
+                a[at + 1] = _mm512_unpackhi_epi64(b[at], b[at + 2]);
+                a[at + 2] = _mm512_unpacklo_epi64(b[at + 1], b[at + 3]);
+                a[at + 3] = _mm512_unpackhi_epi64(b[at + 1], b[at + 3]);
+            }
+            // Then quarters: the even ones of all rows, and the odd ones.
+            for word in 0..4 {
+                let (first, last) = ((a[word], a[word + 4]), (a[word + 8], a[word + 12]));
+                let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(first.0, first.1);
+                let odd = _mm512_shuffle_i32x4::<0b11_01_11_01>(first.0, first.1);
+                let even_last = _mm512_shuffle_i32x4::<0b10_00_10_00>(last.0, last.1);
+                let odd_last = _mm512_shuffle_i32x4::<0b11_01_11_01>(last.0, last.1);
+                self.store_words(to.add(word * stride), _mm512_shuffle_i32x4::<0b10_00_10_00>(even, even_last));
+                self.store_words(to.add((word + 4) * stride), _mm512_shuffle_i32x4::<0b10_00_10_00>(odd, odd_last));
+                self.store_words(to.add((word + 8) * stride), _mm512_shuffle_i32x4::<0b11_01_11_01>(even, even_last));
+                self.store_words(to.add((word + 12) * stride), _mm512_shuffle_i32x4::<0b11_01_11_01>(odd, odd_last));
+            }
+        }
     }
 
     #[inline(always)]

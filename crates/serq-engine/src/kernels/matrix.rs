@@ -34,49 +34,6 @@ struct Panel {
     width: usize,
 }
 
-/// Blocks of 32 integers along a row, as files store them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
-    /// Scale f16, 32 bytes.
-    Q8_0,
-    /// Scale f16, 16 bytes of nibbles: number i low, i + 16 high; about 8.
-    Q4_0,
-    /// Scale f16, least f16, nibbles as in `Q4_0`.
-    Q4_1,
-}
-
-impl Blocks {
-    fn of(stored: Stored) -> Option<Self> {
-        match (stored.block_numbers(), stored.block_bytes()) {
-            (32, 34) => Some(Self::Q8_0),
-            (32, 18) => Some(Self::Q4_0),
-            (32, 20) => Some(Self::Q4_1),
-            _ => None,
-        }
-    }
-
-    /// Bytes of a block.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
-            Self::Q4_1 => 20,
-        }
-    }
-}
-
-/// A matrix to be packed.
-struct Source<'a> {
-    outputs: usize,
-    inputs: usize,
-    format: Format,
-    /// A row as stored.
-    row: &'a dyn Fn(usize) -> &'a [u8],
-    /// A row as singles.
-    singles: &'a dyn Fn(usize, &mut [f32]),
-    blocks: Option<Blocks>,
-}
-
 impl Matrix {
     /// Packs tensors of equal columns, their rows one below the other: the outputs of the
     /// first, of the second and so on are side by side in a product's row.
@@ -90,11 +47,8 @@ impl Matrix {
     pub fn pack(path: Path, compute: Compute, tensors: &[&Tensor]) -> Self {
         let mut matrix = Self::empty(path, compute, tensors[0].columns());
         for tensor in tensors {
-            with_source(compute, tensor, |source| {
-                let panels = matrix.plan(source, matrix.outputs);
-                matrix.outputs += source.outputs;
-                matrix.fill(source, panels);
-            });
+            matrix.append(tensor, matrix.outputs);
+            matrix.outputs += tensor.rows();
         }
         matrix
     }
@@ -106,42 +60,11 @@ impl Matrix {
     /// When they differ in rows or columns.
     pub fn pack_gated(path: Path, compute: Compute, gate: &Tensor, up: &Tensor) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()), "a gate for every output");
-        let mut matrix = Self::empty(path, compute, gate.columns());
-        matrix.gated = true;
-        matrix.outputs = gate.rows();
-        let mut alternating = Vec::new();
-        for tensor in [gate, up] {
-            with_source(compute, tensor, |source| {
-                let panels = matrix.plan(source, 0);
-                alternating.push(panels.clone());
-                matrix.fill(source, panels);
-            });
-        }
-        let [gate, up] = [0, 1].map(|index| &matrix.panels[alternating[index].clone()]);
+        let mut matrix = Self { gated: true, outputs: gate.rows(), ..Self::empty(path, compute, gate.columns()) };
+        matrix.append(gate, 0);
+        matrix.append(up, 0);
+        let (gate, up) = matrix.panels.split_at(matrix.panels.len() / 2);
         matrix.panels = gate.iter().zip(up).flat_map(|(gate, up)| [*gate, *up]).collect();
-        matrix
-    }
-
-    /// Packs a matrix of blocks: `bytes` has `outputs` rows of `inputs` numbers.
-    ///
-    /// # Panics
-    ///
-    /// When rows are not whole blocks or `bytes` is not as long as they are.
-    pub fn pack_blocks(path: Path, blocks: Blocks, outputs: usize, inputs: usize, bytes: &[u8]) -> Self {
-        let row_bytes = inputs / 32 * blocks.bytes();
-        assert!(inputs.is_multiple_of(32) && bytes.len() == outputs * row_bytes, "whole blocks");
-        let source = Source {
-            outputs,
-            inputs,
-            format: format(Compute::Int8, Some(blocks)),
-            row: &|row| &bytes[row * row_bytes..][..row_bytes],
-            singles: &|_, _| unreachable!("blocks stay what they are"),
-            blocks: Some(blocks),
-        };
-        let mut matrix = Self::empty(path, Compute::Int8, inputs);
-        let panels = matrix.plan(&source, 0);
-        matrix.outputs = outputs;
-        matrix.fill(&source, panels);
         matrix
     }
 
@@ -149,27 +72,22 @@ impl Matrix {
         Self { path, compute, inputs, outputs: 0, gated: false, panels: Vec::new(), bytes: Aligned::default() }
     }
 
-    /// Makes room for a tensor whose first output is `output`.
-    fn plan(&mut self, source: &Source<'_>, output: usize) -> std::ops::Range<usize> {
-        assert_eq!(source.inputs, self.inputs, "the same inputs");
-        let first = self.panels.len();
-        let mut start = self.bytes.len();
-        for row in (0..source.outputs).step_by(PANEL) {
-            let width = PANEL.min(source.outputs - row);
-            self.panels.push(Panel { format: source.format, start, output: output + row, width });
-            start += panel_bytes(source.format, self.inputs);
-        }
-        self.bytes.grow(start);
-        first..self.panels.len()
-    }
-
-    fn fill(&mut self, source: &Source<'_>, panels: std::ops::Range<usize>) {
-        let mut singles = vec![0.0; source.inputs];
-        for (index, panel) in self.panels[panels].iter().enumerate() {
-            let bytes = &mut self.bytes[panel.start..][..panel_bytes(panel.format, source.inputs)];
-            for column in 0..panel.width {
-                source.pack_row(index * PANEL + column, column, &mut singles, bytes);
+    /// Packs a tensor whose first output is `output`.
+    fn append(&mut self, tensor: &Tensor, output: usize) {
+        assert_eq!(tensor.columns(), self.inputs, "the same inputs");
+        let format = format(self.compute, tensor.stored());
+        let panel_bytes = self.inputs.div_ceil(format.step_inputs()) * format.step_bytes();
+        let first = self.bytes.len();
+        self.bytes.grow(first + tensor.rows().div_ceil(PANEL) * panel_bytes);
+        let mut singles = vec![0.0; self.inputs];
+        for row in (0..tensor.rows()).step_by(PANEL) {
+            let start = first + row / PANEL * panel_bytes;
+            let width = PANEL.min(tensor.rows() - row);
+            let panel = &mut self.bytes[start..][..panel_bytes];
+            for column in 0..width {
+                pack_row(tensor, row + column, format, column, &mut singles, panel);
             }
+            self.panels.push(Panel { format, start, output: output + row, width });
         }
     }
 
@@ -235,79 +153,58 @@ impl Matrix {
     }
 }
 
-fn format(compute: Compute, blocks: Option<Blocks>) -> Format {
-    match (compute, blocks) {
+fn format(compute: Compute, stored: Stored) -> Format {
+    match (compute, stored) {
         (Compute::F32, _) => Format::F32,
         (Compute::Bf16, _) => Format::Bf16,
-        (Compute::Int8, Some(Blocks::Q4_0)) => Format::Q4,
-        (Compute::Int8, Some(Blocks::Q4_1)) => Format::Q4Least,
-        (Compute::Int8, Some(Blocks::Q8_0) | None) => Format::Q8,
+        (Compute::Int8, Stored::Q4_0) => Format::Q4,
+        (Compute::Int8, Stored::Q4_1) => Format::Q4Least,
+        (Compute::Int8, _) => Format::Q8,
     }
 }
 
-fn panel_bytes(format: Format, inputs: usize) -> usize {
-    inputs.div_ceil(format.step_inputs()) * format.step_bytes()
-}
-
-fn with_source(compute: Compute, tensor: &Tensor, use_it: impl FnOnce(&Source<'_>)) {
-    let blocks = Blocks::of(tensor.stored());
-    use_it(&Source {
-        outputs: tensor.rows(),
-        inputs: tensor.columns(),
-        format: format(compute, blocks),
-        row: &|row| tensor.row(row),
-        singles: &|row, singles| tensor.row_f32(row, singles),
-        blocks,
-    });
-}
-
-impl Source<'_> {
-    /// Writes a row as column `column` of a panel.
-    fn pack_row(&self, row: usize, column: usize, singles: &mut [f32], panel: &mut [u8]) {
-        match (self.format, self.blocks) {
-            (Format::F32, _) => {
-                (self.singles)(row, singles);
-                for (step, single) in panel.chunks_exact_mut(4 * PANEL).zip(singles) {
-                    step[column * 4..][..4].copy_from_slice(&single.to_le_bytes());
+/// Writes a tensor's row as column `column` of a panel.
+fn pack_row(tensor: &Tensor, row: usize, format: Format, column: usize, singles: &mut [f32], panel: &mut [u8]) {
+    let steps = panel.chunks_exact_mut(format.step_bytes());
+    match (format, tensor.stored()) {
+        (Format::F32, _) => {
+            tensor.row_f32(row, singles);
+            for (step, single) in steps.zip(singles) {
+                step[column * 4..][..4].copy_from_slice(&single.to_le_bytes());
+            }
+        }
+        (Format::Bf16, _) => {
+            tensor.row_f32(row, singles);
+            for (step, pair) in steps.zip(singles.chunks(2)) {
+                for (index, single) in pair.iter().enumerate() {
+                    step[column * 4 + index * 2..][..2].copy_from_slice(&bf16::from_f32(*single).to_le_bytes());
                 }
             }
-            (Format::Bf16, _) => {
-                (self.singles)(row, singles);
-                for (step, pair) in panel.chunks_exact_mut(4 * PANEL).zip(singles.chunks(2)) {
-                    for (index, single) in pair.iter().enumerate() {
-                        step[column * 4 + index * 2..][..2].copy_from_slice(&bf16::from_f32(*single).to_le_bytes());
-                    }
-                }
+        }
+        (Format::Q8, Stored::Q8_0) => {
+            for (step, block) in steps.zip(tensor.row(row).as_chunks().0) {
+                pack_q8(block, column, step);
             }
-            (Format::Q8, None) => {
-                (self.singles)(row, singles);
-                for (step, singles) in panel.chunks_exact_mut(Format::Q8.step_bytes()).zip(singles.chunks(PANEL)) {
-                    pack_q8(&rounded_block(singles), column, step);
-                }
+        }
+        (Format::Q8, _) => {
+            tensor.row_f32(row, singles);
+            for (step, singles) in steps.zip(singles.chunks(PANEL)) {
+                pack_q8(&rounded_block(singles), column, step);
             }
-            (Format::Q8, _) => {
-                for (step, block) in panel.chunks_exact_mut(Format::Q8.step_bytes()).zip((self.row)(row).as_chunks().0)
-                {
-                    pack_q8(block, column, step);
-                }
+        }
+        (Format::Q4, _) => {
+            for (step, block) in steps.zip(tensor.row(row).as_chunks().0) {
+                let [scale_low, scale_high, nibbles @ ..]: &[u8; 18] = block;
+                pack_words(nibbles, column, step);
+                step[16 * PANEL + column * 2..][..2].copy_from_slice(&[*scale_low, *scale_high]);
             }
-            (Format::Q4, _) => {
-                for (step, block) in panel.chunks_exact_mut(Format::Q4.step_bytes()).zip((self.row)(row).as_chunks().0)
-                {
-                    let [scale_low, scale_high, nibbles @ ..]: &[u8; 18] = block;
-                    pack_words(nibbles, column, step);
-                    step[16 * PANEL + column * 2..][..2].copy_from_slice(&[*scale_low, *scale_high]);
-                }
-            }
-            (Format::Q4Least, _) => {
-                for (step, block) in
-                    panel.chunks_exact_mut(Format::Q4Least.step_bytes()).zip((self.row)(row).as_chunks().0)
-                {
-                    let [scale_low, scale_high, least_low, least_high, nibbles @ ..]: &[u8; 20] = block;
-                    pack_words(nibbles, column, step);
-                    step[16 * PANEL + column * 2..][..2].copy_from_slice(&[*scale_low, *scale_high]);
-                    step[18 * PANEL + column * 2..][..2].copy_from_slice(&[*least_low, *least_high]);
-                }
+        }
+        (Format::Q4Least, _) => {
+            for (step, block) in steps.zip(tensor.row(row).as_chunks().0) {
+                let [scale_low, scale_high, least_low, least_high, nibbles @ ..]: &[u8; 20] = block;
+                pack_words(nibbles, column, step);
+                step[16 * PANEL + column * 2..][..2].copy_from_slice(&[*scale_low, *scale_high]);
+                step[18 * PANEL + column * 2..][..2].copy_from_slice(&[*least_low, *least_high]);
             }
         }
     }
@@ -393,6 +290,7 @@ impl Kernel for Part<'_> {
                                 steps: self.matrix.inputs.div_ceil(panel.format.step_inputs()),
                                 to: sums.as_mut_ptr().add(index * PANEL),
                                 to_stride: 2 * PANEL,
+                                fresh: row == first,
                             };
                             tile::product(v, product, rows, if together { group.len() } else { 1 });
                         }

@@ -153,6 +153,9 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+
+    #[inline(always)]
     fn splat_word(self, word: i32) -> Self::I {
         [word; LANES]
     }
@@ -167,6 +170,33 @@ impl Vector for Portable {
     unsafe fn load_words(self, from: *const u8) -> Self::I {
         // SAFETY: as in `load`.
         unsafe { from.cast::<Self::I>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, a: Self::I) {
+        // SAFETY: as in `load`.
+        unsafe { to.cast::<Self::I>().write_unaligned(a) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_shorts(self, from: *const u16) -> Self::I {
+        // SAFETY: as in `load`.
+        each(unsafe { from.cast::<[u16; LANES]>().read_unaligned() }, i32::from)
+    }
+
+    #[inline(always)]
+    fn pair(self, low: Self::I, high: Self::I) -> Self::I {
+        both(low, high, |low, high| low | high << 16)
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const u8], to: *mut u32, stride: usize) {
+        for (index, row) in rows.iter().enumerate().take(LANES) {
+            for word in 0..LANES {
+                // SAFETY: the caller says that the rows' words are there, and have room.
+                unsafe { to.add(word * stride + index).write(row.cast::<u32>().add(word).read_unaligned()) };
+            }
+        }
     }
 
     #[inline(always)]

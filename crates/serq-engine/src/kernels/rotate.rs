@@ -102,6 +102,8 @@ impl Kernel for Turn<'_> {
         let KvLayout { block_tokens, kv_heads, head_dim, element, .. } = *self.layout;
         let own = self.rows * self.part / self.parts..self.rows * (self.part + 1) / self.parts;
         let kv_numbers = kv_heads * head_dim;
+        let mut head = [0.0; HEAD_MOST];
+        let head = &mut head[..head_dim];
         let positions = self.chunks.iter().flat_map(|chunk| (0..chunk.tokens).map(move |token| (chunk, token)));
         for ((row, x), (chunk, token)) in
             self.x.chunks_exact(self.query_numbers + 2 * kv_numbers).enumerate().zip(positions)
@@ -109,8 +111,6 @@ impl Kernel for Turn<'_> {
             let position = chunk.start + token;
             let (query, keys_values) = x.split_at(self.query_numbers);
             let (keys, values) = keys_values.split_at(kv_numbers);
-            let mut head = [0.0; HEAD_MOST];
-            let head = &mut head[..head_dim];
             if own.contains(&row) {
                 for (index, numbers) in query.chunks_exact(head_dim).enumerate() {
                     head.copy_from_slice(numbers);

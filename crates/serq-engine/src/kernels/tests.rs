@@ -1,10 +1,12 @@
 //! Each kernel against plain sums of doubles, and the law: the same bits whatever stands
 //! beside a token.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 
 use super::*;
-use crate::weights::Tensor;
+use crate::weights::{Stored, Tensor};
 use crate::workers::Workers;
 
 /// Numbers from a seed [Marsaglia, "Xorshift RNGs", 2003].
@@ -51,41 +53,27 @@ fn packed(random: &mut Random, path: Path, outputs: usize, inputs: usize) -> Vec
         ("Int8".to_owned(), Compute::Int8, Matrix::pack(path, Compute::Int8, &[&tensor]), numbers),
     ];
     if inputs.is_multiple_of(32) {
-        for blocks in [Blocks::Q8_0, Blocks::Q4_0, Blocks::Q4_1] {
-            let (bytes, numbers) = random_blocks(random, blocks, outputs * inputs / 32);
-            let matrix = Matrix::pack_blocks(path, blocks, outputs, inputs, &bytes);
-            all.push((format!("{blocks:?}"), Compute::Int8, matrix, numbers));
+        for stored in [Stored::Q8_0, Stored::Q4_0, Stored::Q4_1] {
+            let (bytes, numbers) = random_blocks(random, stored, outputs * inputs / 32);
+            let tensor = Tensor::new(outputs, inputs, stored, Arc::new(bytes), 0);
+            let matrix = Matrix::pack(path, Compute::Int8, &[&tensor]);
+            all.push((stored.name().to_owned(), Compute::Int8, matrix, numbers));
         }
     }
     all
 }
 
 /// Blocks as files store them, and their numbers.
-fn random_blocks(random: &mut Random, blocks: Blocks, count: usize) -> (Vec<u8>, Vec<f32>) {
-    let (mut bytes, mut numbers) = (Vec::new(), Vec::new());
-    for _ in 0..count {
-        let scale = f16::from_f32(random.number() / 16.0);
-        let least = f16::from_f32(random.number());
-        let integers: [u8; 32] = std::array::from_fn(|_| random.bits() as u8);
-        let nibble =
-            |index: usize| f32::from(if index < 16 { integers[index] & 15 } else { integers[index - 16] >> 4 });
-        bytes.extend(scale.to_le_bytes());
-        match blocks {
-            Blocks::Q8_0 => {
-                bytes.extend(integers);
-                numbers.extend(integers.iter().map(|&byte| f32::from(byte as i8) * scale.to_f32()));
-            }
-            Blocks::Q4_0 => {
-                bytes.extend(&integers[..16]);
-                numbers.extend((0..32).map(|index| (nibble(index) - 8.0) * scale.to_f32()));
-            }
-            Blocks::Q4_1 => {
-                bytes.extend(least.to_le_bytes());
-                bytes.extend(&integers[..16]);
-                numbers.extend((0..32).map(|index| nibble(index) * scale.to_f32() + least.to_f32()));
-            }
+fn random_blocks(random: &mut Random, stored: Stored, count: usize) -> (Vec<u8>, Vec<f32>) {
+    let mut bytes: Vec<u8> = (0..count * stored.block_bytes()).map(|_| random.bits() as u8).collect();
+    for block in bytes.chunks_exact_mut(stored.block_bytes()) {
+        block[..2].copy_from_slice(&f16::from_f32(random.number() / 16.0).to_le_bytes());
+        if stored == Stored::Q4_1 {
+            block[2..4].copy_from_slice(&f16::from_f32(random.number()).to_le_bytes());
         }
     }
+    let mut numbers = vec![0.0; count * stored.block_numbers()];
+    stored.singles(&bytes, &mut numbers);
     (bytes, numbers)
 }
 

@@ -58,10 +58,21 @@ pub(super) trait Vector: Copy {
     /// Stores integers from -127 to 127 as bytes.
     unsafe fn store_i8(self, to: *mut i8, a: Self::F);
 
+    /// Asks for a cache line that will be read. Nothing is read there: it may be anywhere.
+    fn prefetch(self, line: *const u8);
+
     fn splat_word(self, word: i32) -> Self::I;
     /// One word, in every lane.
     unsafe fn load_splat_word(self, from: *const u8) -> Self::I;
     unsafe fn load_words(self, from: *const u8) -> Self::I;
+    unsafe fn store_words(self, to: *mut u32, a: Self::I);
+    /// `LANES` short words, each in a word.
+    unsafe fn load_shorts(self, from: *const u16) -> Self::I;
+    /// Short words in the lower and the upper half of each word.
+    fn pair(self, low: Self::I, high: Self::I) -> Self::I;
+    /// Reads `LANES` words from each of `LANES` rows, and writes the first of each row to `to`,
+    /// the second `stride` words after it, and so on.
+    unsafe fn transpose(self, rows: &[*const u8], to: *mut u32, stride: usize);
     fn to_singles(self, a: Self::I) -> Self::F;
     /// The low nibble of each byte.
     fn low_nibbles(self, a: Self::I) -> Self::I;
