@@ -93,7 +93,7 @@ fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
-        Value::Number(number) if number.is_f64() => "a number with a fraction",
+        Value::Number(number) if number.is_f64() => "a decimal number",
         Value::Number(_) => "an integer",
         Value::String(_) => "a string",
         Value::Array(_) => "a list",

@@ -109,3 +109,51 @@ impl Future for TokioSleep {
 }
 
 impl Sleep for TokioSleep {}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use hyper::rt::Write as _;
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    use super::*;
+
+    const WRITE_TIME: Duration = Duration::from_secs(30);
+
+    /// Writes as hyper does: all of a buffer, then a flush.
+    async fn write(mut connection: Connection<tokio::io::DuplexStream>, bytes: usize) -> io::Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            left -= poll_fn(|context| Pin::new(&mut connection).poll_write(context, &vec![0; left])).await?;
+        }
+        poll_fn(|context| Pin::new(&mut connection).poll_flush(context)).await
+    }
+
+    /// What becomes of 300 bytes, where 100 have room, if the client takes so many each second.
+    async fn write_while_read(bytes_a_second: usize) -> (io::Result<()>, Duration) {
+        let (ours, mut theirs) = duplex(100);
+        let began = tokio::time::Instant::now();
+        let reading = tokio::spawn(async move {
+            let mut bytes = vec![0; bytes_a_second];
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let _ = theirs.read(&mut bytes).await;
+            }
+        });
+        let written = write(Connection::new(ours, WRITE_TIME), 300).await;
+        reading.abort();
+        (written, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_its_time_for_all_of_a_buffer() {
+        let (written, time) = write_while_read(0).await;
+        assert_eq!((written.unwrap_err().kind(), time), (io::ErrorKind::TimedOut, WRITE_TIME), "reads nothing");
+        let (written, time) = write_while_read(6).await;
+        assert_eq!((written.unwrap_err().kind(), time), (io::ErrorKind::TimedOut, WRITE_TIME), "trickles");
+        let (written, time) = write_while_read(10).await;
+        assert!(written.is_ok(), "200 bytes had no room, 20 seconds made it");
+        assert_eq!(time, Duration::from_secs(20));
+    }
+}

@@ -95,7 +95,11 @@ impl Parameters {
         let model = model(&body, models)?;
         for (name, harmless) in UNSUPPORTED {
             if body.get(name).is_some_and(|value| !harmless.contains(&value.to_string().as_str())) {
-                return Err(unsupported(name, name));
+                let message = match harmless {
+                    [] => format!("`{name}` is not supported"),
+                    _ => format!("`{name}` is supported as {} only", harmless.join(" or ")),
+                };
+                return Err(ApiError::field("unsupported_parameter", *name, message));
             }
         }
         let choices = body.integer("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as u32;
@@ -205,7 +209,8 @@ fn read_message(at: &str, message: &Value) -> Result<Message, ApiError> {
     };
     for name in ["tool_calls", "function_call", "audio"] {
         if fields.get(name).is_some_and(|value| !value.is_null() && value != &Value::Array(Vec::new())) {
-            return Err(unsupported(name, &format!("{at}.{name}")));
+            let message = format!("`{at}.{name}` is not supported");
+            return Err(ApiError::field("unsupported_parameter", format!("{at}.{name}"), message));
         }
     }
     let at = format!("{at}.content");
@@ -385,8 +390,4 @@ fn include_usage(body: &Body, stream: bool) -> Result<bool, ApiError> {
         },
         Some(value) => Err(body::wrong_type("stream_options", "an object", value)),
     }
-}
-
-fn unsupported(name: &str, param: &str) -> ApiError {
-    ApiError::field("unsupported_parameter", param, format!("`{name}` is not supported by this server"))
 }

@@ -127,10 +127,7 @@ impl<B: Backend> Service<B> {
             (_, &Method::GET | &Method::HEAD) => return self.look(&route),
             _ => return Err(method_not_allowed("GET, HEAD")),
         };
-        if !is_json(headers) {
-            let message = "the header `content-type` must be `application/json`";
-            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message));
-        }
+        check_media(headers)?;
         self.ready()?;
         let parameters = Parameters::read(endpoint, Body::parse(&body?)?, self.backend.models())?;
         self.generate(parameters, arrival).await
@@ -368,10 +365,15 @@ fn method_not_allowed(allow: &'static str) -> ApiError {
     ApiError { allow: Some(allow), ..error }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+fn check_media(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim();
-    kind.eq_ignore_ascii_case("application/json") && !headers.contains_key(header::CONTENT_ENCODING)
+    let message = match headers.get(header::CONTENT_ENCODING) {
+        _ if !kind.eq_ignore_ascii_case("application/json") => "the header `content-type` must be `application/json`",
+        Some(encoding) if encoding != "identity" => "the body must come without a `content-encoding`",
+        _ => return Ok(()),
+    };
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
 /// An id from the client, if it is fit to be written anywhere.

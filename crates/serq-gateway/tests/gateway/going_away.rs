@@ -27,6 +27,7 @@ async fn draining_lets_answers_end_and_takes_nothing_new() {
     let mut idle = Client::connect(server.address).await;
     idle.send("GET", "/health", &[], b"").await;
     assert_eq!(idle.response().await.status, 200);
+    let mut silent = Client::connect(server.address).await;
     let mut streaming = Client::connect(server.address).await;
     streaming.send_json(COMPLETIONS, &json!({"model": "gated", "prompt": "abc", "stream": true})).await;
     assert_eq!(streaming.head().await.status, 200);
@@ -34,6 +35,7 @@ async fn draining_lets_answers_end_and_takes_nothing_new() {
 
     server.stop.send(()).expect("it runs");
     assert!(idle.chunk().await.is_err(), "an idle connection is closed");
+    assert!(silent.chunk().await.is_err(), "and one that has said nothing yet");
     assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens");
     server.fake.permit(100);
     let mut text = String::new();
@@ -82,6 +84,20 @@ async fn clients_that_go_away_leave_nothing_running() {
         wait_for_metric(&server, &line).await;
         wait_for_metric(&server, &format!(r#"serq_requests_in_flight{{model_name="{model}"}} 0"#)).await;
     }
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_wait_for_their_turn() {
+    let server = start_with(Options { connections: 1, ..Options::default() }).await;
+    let mut first = Client::connect(server.address).await;
+    first.send_json(COMPLETIONS, &json!({"model": "silent", "prompt": "abc"})).await;
+    server.fake.wait_for_live(1).await;
+    let mut second = Client::connect(server.address).await;
+    second.send_json(COMPLETIONS, &json!({"model": "echo", "prompt": "abc"})).await;
+    let early = tokio::time::timeout(Duration::from_millis(20), second.head()).await;
+    assert!(early.is_err(), "one at a time");
+    drop(first);
+    assert_eq!(second.response().await.status, 200);
 }
 
 #[tokio::test]

@@ -2,8 +2,10 @@
 
 mod answers;
 mod client;
+mod errors;
 mod fake;
 mod going_away;
+mod mutations;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
