@@ -177,6 +177,11 @@ impl Service {
         Submitted { ticket, told: self.told.clone() }
     }
 
+    /// Whether it still hears.
+    pub fn is_serving(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// What it looks like now; `None` if it is gone.
     pub fn look(&self) -> Option<Look> {
         let (answer, asked) = mpsc::channel();
