@@ -3,6 +3,7 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 use serq_gateway::Options;
+use tokio::io::AsyncWriteExt as _;
 
 use crate::client::{Client, Response};
 use crate::{start, start_with};
@@ -526,4 +527,16 @@ async fn not_ready_is_told_to_clients_and_to_who_asks_for_health() {
     let health = told(&Client::get(server.address, "/health").await);
     assert_eq!(health, "503 not_ready: the model is being loaded");
     assert_eq!(told(&Client::post(server.address, COMPLETIONS, &body).await), health);
+}
+
+#[tokio::test]
+async fn what_is_not_http_gets_a_bare_status() {
+    let server = start().await;
+    let long = format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(70_000));
+    for (text, status) in [("not http at all\r\n\r\n", 400), (long.as_str(), 431)] {
+        let mut client = Client::connect(server.address).await;
+        client.stream.write_all(text.as_bytes()).await.unwrap();
+        client.stream.flush().await.unwrap();
+        assert_eq!(client.head().await.status, status);
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use serq_gateway::Options;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::client::{self, Client};
@@ -84,6 +85,30 @@ async fn clients_that_go_away_leave_nothing_running() {
         wait_for_metric(&server, &line).await;
         wait_for_metric(&server, &format!(r#"serq_requests_in_flight{{model_name="{model}"}} 0"#)).await;
     }
+}
+
+#[tokio::test]
+async fn who_closes_the_sending_half_is_gone() {
+    let server = start().await;
+    let mut client = Client::connect(server.address).await;
+    client.send_json(COMPLETIONS, &json!({"model": "silent", "prompt": "abc"})).await;
+    server.fake.wait_for_live(1).await;
+    client.stream.get_mut().shutdown().await.expect("it is open");
+    server.fake.wait_for_live(0).await;
+}
+
+/// Hyper doesn't look for the end of a connection behind a request that waits its turn: the
+/// comments of the stream find it.
+#[tokio::test]
+async fn a_client_that_sent_two_requests_is_missed_at_the_next_write() {
+    let options = Options { comment_time: Duration::from_millis(5), ..Options::default() };
+    let server = start_with(options).await;
+    let mut client = Client::connect(server.address).await;
+    client.send_json(COMPLETIONS, &json!({"model": "silent", "prompt": "abc", "stream": true})).await;
+    server.fake.wait_for_live(1).await;
+    client.send("GET", "/health", &[], b"").await;
+    drop(client);
+    server.fake.wait_for_live(0).await;
 }
 
 #[tokio::test]
