@@ -57,6 +57,7 @@ enum Command {
     Oracle(Box<command::oracle::Oracle>),
     Plan(command::plan::Plan),
     Up(Box<command::up::Up>),
+    Demo(command::demo::Demo),
     Replay(command::replay::Replay),
 }
 
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Command::Oracle(command) => command.execute(),
         Command::Plan(command) => command.execute(),
         Command::Up(command) => command.execute(),
+        Command::Demo(command) => command.execute(),
         Command::Replay(command) => command.execute(),
     };
     match outcome {
