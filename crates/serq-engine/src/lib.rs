@@ -4,5 +4,8 @@
 //! kernel decides, under the program's own queues; this crate computes the tokens and
 //! moves the bytes. It knows token ids, never a language's text of a program or HTTP.
 
+pub mod chat;
 pub mod kernels;
+pub mod model_files;
+pub mod tokenizer;
 pub mod weights;

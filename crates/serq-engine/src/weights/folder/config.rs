@@ -42,10 +42,9 @@ pub(super) struct Config {
     quantization_config: Option<Value>,
 }
 
-/// Where texts begin and end, in `config.json` and in `generation_config.json`.
+/// What ends an answer, in `config.json` and in `generation_config.json`.
 #[derive(Default, Deserialize)]
 pub(super) struct Ends {
-    bos_token_id: Option<u32>,
     eos_token_id: Option<OneOrMore>,
 }
 
@@ -109,9 +108,6 @@ pub(super) fn model(config: Config, generation: Ends, has_output: bool) -> Resul
         rope_divisors: Vec::new(),
         tied_embedding: config.tie_word_embeddings.unwrap_or(!has_output),
         eos,
-        bos: config.ends.bos_token_id.or(generation.bos_token_id),
-        // What a prompt gets is the tokenizer's to say here.
-        add_bos: false,
     };
     model.check().map_err(Trouble::Damaged)?;
     model.rope_divisors = rope_divisors(&rope, &model)?;
