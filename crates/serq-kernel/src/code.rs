@@ -41,6 +41,8 @@ pub struct Code {
     pub(crate) shares_prefixes: bool,
     /// … and the program says which, whatever the trace does.
     pub(crate) names_prefix: bool,
+    /// Attributes that are what a request has at most, until its answer has ended.
+    pub(crate) bounded: Vec<u32>,
 }
 
 /// What `init` or `turn` does, in one go.
@@ -371,6 +373,7 @@ impl<'a> Builder<'a> {
             estimates: self.estimates.get(),
             shares_prefixes: self.program.pools.iter().any(|pool| pool.share_prefixes),
             names_prefix: workload.prefix.is_some(),
+            bounded: crate::service::bounded(&workload.turn),
         }
     }
 

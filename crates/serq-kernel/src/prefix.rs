@@ -79,6 +79,13 @@ impl Prompt {
         })
     }
 
+    /// Its tokens go on, and have names too.
+    pub(crate) fn go_on(&mut self, block: f64, names: &[u64]) {
+        self.block = block;
+        self.ids.extend_from_slice(names);
+        self.tokens = self.tokens.max(self.ids.len() as f64 * block);
+    }
+
     fn blocks_shared(&self, size: f64) -> u32 {
         count(self.shared() / size, |blocks| blocks * size <= self.shared())
     }

@@ -200,12 +200,22 @@ impl Kernel<'_> {
                 self.serve(stage, job);
                 world.act(Action::StartWork { job, work });
             }
+            // Rates are a model's.
+            StageCodeKind::Ps { .. } if !W::MODELS_TIME => {
+                self.serve(stage, job);
+                world.act(Action::StartWork { job, work });
+            }
             StageCodeKind::Ps { .. } => {
                 self.advance(stage);
                 self.serve(stage, job);
                 self.rates_changed.insert(stage);
             }
-            StageCodeKind::Shared { .. } => self.start_flow(job),
+            StageCodeKind::Shared { .. } => {
+                self.start_flow(job);
+                if W::MOVES_FLOWS {
+                    world.act(Action::StartFlow { job });
+                }
+            }
             StageCodeKind::Step(_) => self.add_resident(stage, job),
         }
         for &stage in stages {

@@ -375,6 +375,8 @@ pub enum WorkloadItem {
     Init(Block),
     /// `turn { … }`
     Turn(Block),
+    /// `request { … }`, and the word
+    Request(Block, Span),
     /// `session { … }`
     Session(SessionBlock),
 }

@@ -10,6 +10,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::link::{self, Overrides};
 use crate::nearest;
 use crate::parser;
+use crate::service;
 use crate::source::{SourceMap, Span};
 
 /// What a caller may change without touching the text.
@@ -29,6 +30,9 @@ pub struct Settings {
     pub arrivals: Option<u64>,
     /// Replaces the program's trace file.
     pub trace: Option<String>,
+    /// The program is to be served: each session is one request from outside. Its trace blocks,
+    /// `new` and `out` are the request's, and nobody arrives by themselves.
+    pub served: bool,
 }
 
 /// The path of a program given as text, which can't `use` files.
@@ -126,6 +130,13 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
     };
     let base = vary(sources, &mut files, &mut overrides, &mut diagnostics);
     broken |= base.is_none();
+    service::name_words(&mut files);
+    if settings.served
+        && let Err(found) = service::rewrite(sources, &mut files)
+    {
+        broken = true;
+        diagnostics.push(*found);
+    }
     for (name, text) in &settings.sets {
         let (expr, found) = added(sources, "--set", name, text);
         broken |= !found.is_empty();

@@ -274,7 +274,9 @@ impl<'a> Linker<'a> {
                 Item::Workload(w) => {
                     for item in &w.items {
                         match item {
-                            ast::WorkloadItem::Init(b) | ast::WorkloadItem::Turn(b) => add(self, b, None, false),
+                            ast::WorkloadItem::Init(b)
+                            | ast::WorkloadItem::Turn(b)
+                            | ast::WorkloadItem::Request(b, _) => add(self, b, None, false),
                             ast::WorkloadItem::Session(s) => add(self, &s.body, None, false),
                             _ => {}
                         }

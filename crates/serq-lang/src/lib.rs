@@ -33,6 +33,7 @@ mod reference;
 mod resolve;
 mod run;
 mod scope;
+mod service;
 pub mod source;
 mod stage_reference;
 mod stale;

@@ -100,6 +100,7 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Prefix(_, span) => ("prefix", *span),
                 WorkloadItem::Init(b) => ("init", b.span),
                 WorkloadItem::Turn(b) => ("turn", b.span),
+                WorkloadItem::Request(_, span) => ("request", *span),
                 WorkloadItem::Session(s) => ("session", s.keyword_span),
             };
             if let Some(&first) = seen.get(word) {
@@ -126,6 +127,8 @@ impl<'a> Linker<'a> {
                 WorkloadItem::Prefix(parts, span) => linked.prefix = self.prefix(parts, *span, at).ok(),
                 WorkloadItem::Init(b) => linked.init = self.assignments(b, "init", at),
                 WorkloadItem::Turn(b) => linked.turn = self.assignments(b, "turn", at),
+                // Whoever is simulated brings what `turn` says.
+                WorkloadItem::Request(b, _) => drop(self.assignments(b, "request", at)),
                 WorkloadItem::Session(s) => session = Some(s),
             }
         }

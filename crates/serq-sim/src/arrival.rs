@@ -28,8 +28,8 @@
 use serq_ir::{Arrive, Piece};
 use serq_kernel::{Purpose, Stream};
 
-use crate::draws::Draws;
 use crate::trace::TraceFile;
+use serq_kernel::Draws;
 
 /// Pieces of `bursts` between two arrivals. More is a slip of the pen: lengths far below the gaps.
 const PIECES_MAX: u32 = 1_000_000;

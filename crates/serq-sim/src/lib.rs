@@ -1,7 +1,6 @@
 //! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
 
 mod arrival;
-mod draws;
 mod event;
 mod leap;
 mod observe;

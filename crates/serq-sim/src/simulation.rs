@@ -23,7 +23,6 @@ use serq_ir::{Arrive, Place, Program};
 use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Purpose, Stream, TraceTurn, World};
 
 use crate::arrival::Arrivals;
-use crate::draws::Draws;
 use crate::event::{EventList, What};
 use crate::leap::{Leaps, NO_STAGE, StepRun};
 use crate::observe::Measurements;
@@ -31,6 +30,7 @@ use crate::record::Recorder;
 use crate::report::{self, Note, NoteKind, Report};
 use crate::trace::TraceFile;
 use crate::ttft::{self, Breakdown};
+use serq_kernel::Draws;
 
 /// What a run is asked beyond the program.
 #[derive(Clone, Debug, Default)]
@@ -268,6 +268,7 @@ impl World for Driver<'_> {
                 let event = self.push(now + work, What::Work(job));
                 *entry(&mut self.work_event, job) = event;
             }
+            Action::StartFlow { .. } => unreachable!("this world moves nothing"),
             Action::StopWork { job } => *entry(&mut self.work_event, job) = 0,
             Action::WakeAt { timer, time } => {
                 let event = self.push(time, What::Timer(timer));

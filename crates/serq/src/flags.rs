@@ -101,6 +101,7 @@ impl SettingFlags {
             seed,
             arrivals: self.arrivals,
             trace: None,
+            served: false,
         }
     }
 }

@@ -16,7 +16,7 @@ const ITEMS: &[&str] =
 const POOL_OPTIONS: &[&str] = &["cap", "block", "evict", "preempt", "queue", "admit", "share", "spill"];
 const STAGE_KINDS: &[&str] = &["fifo", "ps", "delay", "step"];
 const STEP_OPTIONS: &[&str] = &["budget", "cost", "chunk", "memory", "serve", "asynchronous"];
-const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "prefix", "init", "turn", "session"];
+const WORKLOAD_ITEMS: &[&str] = &["arrive", "trace", "hidden", "prefix", "init", "turn", "request", "session"];
 const RUN_FIELDS: &[&str] = &["horizon", "warmup", "seed", "arrivals"];
 const POLICIES: &[&str] = &["maxmin", "bottleneck"];
 
@@ -478,6 +478,7 @@ impl Parser<'_> {
             }
             "init" => WorkloadItem::Init(self.block()?),
             "turn" => WorkloadItem::Turn(self.block()?),
+            "request" => WorkloadItem::Request(self.block()?, keyword),
             _ => WorkloadItem::Session(SessionBlock { body: self.block()?, keyword_span: keyword }),
         })
     }

@@ -9,8 +9,10 @@ pub(crate) mod fmt;
 pub(crate) mod ir;
 pub(crate) mod oracle;
 pub(crate) mod plan;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod sweep;
+pub(crate) mod up;
 
 use serq_sim::replicate::Figures;
 

@@ -4,22 +4,23 @@
 //! do, on the machine's settings, or on threads; and neighbouring seeds share nothing.
 //! The mixer is Pelle Evensen's *moremur* (2019), applied once per input word.
 
-use serq_kernel::{Purpose, Stream};
+use crate::world::{Purpose, Stream};
 
 /// All draws of one seed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draws {
+pub struct Draws {
     key: u64,
 }
 
 impl Draws {
     /// The draws of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self { key: mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) }
     }
 
     /// A number in [0, 1) with 53 random bits.
-    pub(crate) fn uniform(&self, stream: Stream) -> f64 {
+    #[inline]
+    pub fn uniform(&self, stream: Stream) -> f64 {
         let purpose = match stream.purpose {
             Purpose::Arrivals => 1,
             Purpose::Turn => 2,
@@ -36,6 +37,7 @@ impl Draws {
     }
 }
 
+#[inline]
 fn mix(mut x: u64) -> u64 {
     x ^= x >> 27;
     x = x.wrapping_mul(0x3c79_ac49_2ba7_b653);

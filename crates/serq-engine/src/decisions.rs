@@ -1,0 +1,319 @@
+//! The log of what a kernel was told and what it answered, and the kernel driven by it again.
+//!
+//! One JSON value a line: the program first, then each fact, followed by what was decided. A
+//! kernel that is told the same facts decides the same, to the block; [`replay`] tells where it
+//! does not.
+
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+use serq_ir::Program;
+use serq_kernel::{Action, Flow, Kernel, Move};
+
+use crate::outside::{Outside, tell};
+use crate::served::Served;
+
+/// What happened. Times are seconds since the service began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// A request came.
+    Arrived {
+        /// When.
+        time: f64,
+        /// How long its prompt is.
+        prompt_tokens: f64,
+        /// How long its answer gets at most.
+        max_tokens: f64,
+        /// Tokens of each block that has a name.
+        block: f64,
+        /// Their names.
+        names: Vec<u64>,
+    },
+    /// A step is over.
+    StepEnded {
+        /// When.
+        time: f64,
+        /// Member of a stage.
+        stage: u32,
+    },
+    /// Work of another stage is over.
+    WorkEnded {
+        /// When.
+        time: f64,
+        /// As in [`Decision::Work`] or [`Decision::Flow`].
+        job: u32,
+    },
+    /// A lease's time is over.
+    Woken {
+        /// When.
+        time: f64,
+        /// As in [`Decision::WakeAt`].
+        timer: u32,
+    },
+    /// A client went away.
+    Cancelled {
+        /// When.
+        time: f64,
+        /// Whose request.
+        session: u64,
+    },
+    /// The token of the running step is the last.
+    Stopped {
+        /// Of which request.
+        session: u64,
+        /// Tokens it has got.
+        answer: f64,
+    },
+    /// A request's further blocks have these names.
+    Content {
+        /// Which.
+        session: u64,
+        /// Tokens of each.
+        block: f64,
+        /// Their names.
+        names: Vec<u64>,
+    },
+    /// Nothing else happened at this instant: engines may be planned.
+    Due,
+}
+
+/// What a kernel answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// An instance begins a step.
+    Step {
+        /// Member of a stage.
+        stage: u32,
+        /// Who computes in it, in serve order.
+        runs: Vec<StepRun>,
+    },
+    /// A read begins.
+    Flow {
+        /// To be told back.
+        job: u32,
+        /// Of which request; `None`: it moves no blocks.
+        session: Option<u64>,
+        /// The lease's blocks.
+        from: Vec<u32>,
+        /// The hold's.
+        to: Vec<u32>,
+        /// How many tokens.
+        tokens: f64,
+    },
+    /// Other work begins.
+    Work {
+        /// To be told back.
+        job: u32,
+    },
+    /// A lease is to be looked at later.
+    WakeAt {
+        /// To be told back.
+        timer: u32,
+    },
+    /// A hold was admitted.
+    Admitted {
+        /// Of which request.
+        session: u64,
+        /// Member of a pool.
+        pool: u32,
+    },
+    /// A request lost its blocks.
+    Preempted {
+        /// Which.
+        session: u64,
+        /// Member of a pool.
+        pool: u32,
+    },
+    /// A request is over.
+    Ended {
+        /// Which.
+        session: u64,
+    },
+}
+
+/// A request's part of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRun {
+    /// Which request.
+    pub session: u64,
+    /// How many tokens.
+    pub tokens: f64,
+    /// Where the kernel has them begin.
+    pub position: f64,
+    /// The request's blocks.
+    pub blocks: Vec<u32>,
+}
+
+impl Decision {
+    /// What an action decides, while the kernel is as it was when it answered; `None`: nothing
+    /// that is looked at.
+    pub(crate) fn of(kernel: &Kernel<'_>, action: &Action) -> Option<Self> {
+        Some(match *action {
+            Action::StartStep { stage, .. } => {
+                let run = |run: serq_kernel::Run<'_>| StepRun {
+                    session: run.session,
+                    tokens: run.tokens,
+                    position: run.at.position,
+                    blocks: run.at.blocks.to_vec(),
+                };
+                Self::Step { stage, runs: kernel.runs(stage).map(run).collect() }
+            }
+            Action::StartFlow { job } => match kernel.flow(job) {
+                Some(Flow { session, from, to, tokens }) => Self::Flow {
+                    job,
+                    session: Some(session),
+                    from: from.blocks.to_vec(),
+                    to: to.blocks.to_vec(),
+                    tokens,
+                },
+                None => Self::Flow { job, session: None, from: Vec::new(), to: Vec::new(), tokens: 0.0 },
+            },
+            Action::StartWork { job, .. } => Self::Work { job },
+            Action::WakeAt { timer, .. } => Self::WakeAt { timer },
+            Action::Session { session, what: Move::Admitted { pool }, .. } => Self::Admitted { session, pool },
+            Action::Session { session, what: Move::Preempted { pool }, .. } => Self::Preempted { session, pool },
+            Action::Ended { session } => Self::Ended { session },
+            _ => return None,
+        })
+    }
+}
+
+/// A line of the log.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Program {
+        /// Steps took the time the program's costs say.
+        modelled: bool,
+        program: Box<Program>,
+    },
+    Fact(Fact),
+    Decision(Decision),
+}
+
+/// Where facts and decisions are written to.
+pub struct Decisions {
+    to: Box<dyn Write + Send>,
+    /// The first that could not be written.
+    error: Option<std::io::Error>,
+}
+
+impl Decisions {
+    /// Begins a log of instances that compute, or whose time is `modelled`.
+    pub fn new(served: &Served, modelled: bool, to: Box<dyn Write + Send>) -> Self {
+        let mut decisions = Self { to, error: None };
+        decisions.line(&Line::Program { modelled, program: Box::new(served.program.clone()) });
+        decisions
+    }
+
+    fn line(&mut self, line: &Line) {
+        let Self { to, error } = self;
+        if error.is_none() {
+            let written = serde_json::to_writer(&mut *to, line).map_err(Into::into).and_then(|()| to.write_all(b"\n"));
+            *error = written.err();
+        }
+    }
+
+    pub(crate) fn fact(&mut self, fact: &Fact) {
+        self.line(&Line::Fact(fact.clone()));
+    }
+
+    pub(crate) fn decision(&mut self, decision: Decision) {
+        self.line(&Line::Decision(decision));
+    }
+
+    /// Everything told so far is written.
+    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => self.to.flush(),
+        }
+    }
+}
+
+/// What was in a log that was decided again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Facts told.
+    pub facts: u64,
+    /// Decisions compared.
+    pub decisions: u64,
+    /// Requests that came.
+    pub requests: u64,
+    /// Preemptions among the decisions.
+    pub preemptions: u64,
+    /// Blocks evicted, by the pools' counters.
+    pub evicted: u64,
+}
+
+/// Tells a fresh kernel the facts of a log, and compares what it decides.
+///
+/// # Errors
+///
+/// One sentence: the line that can't be read, or the first decision that differs.
+pub fn replay(log: impl BufRead) -> Result<Replayed, String> {
+    let mut lines = log.lines().enumerate().map(|(number, line)| {
+        let line = line.map_err(|error| format!("line {}: {error}", number + 1))?;
+        let line = serde_json::from_str(&line).map_err(|error| format!("line {}: {error}", number + 1))?;
+        Ok::<(usize, Line), String>((number + 1, line))
+    });
+    let Some(Line::Program { modelled, program }) = lines.next().transpose()?.map(|(_, line)| line) else {
+        return Err("this is no log of decisions: it does not begin with its program".into());
+    };
+    serq_ir::verify::verify(&program).map_err(|why| format!("the log's program is not sound: {why}"))?;
+    let served = Served::new(*program)?;
+    match modelled {
+        true => decide_again::<true>(&served, lines),
+        false => decide_again::<false>(&served, lines),
+    }
+}
+
+fn decide_again<const MODELLED: bool>(
+    served: &Served,
+    lines: impl Iterator<Item = Result<(usize, Line), String>>,
+) -> Result<Replayed, String> {
+    let mut kernel = Kernel::new(&served.code, false);
+    let mut world: Outside<MODELLED> = Outside::new(served.program.run.seed);
+    let mut replayed = Replayed::default();
+    let mut decided = std::collections::VecDeque::new();
+    for line in lines {
+        let (number, line) = line?;
+        let show = |decision: &Decision| serde_json::to_string(decision).expect("a decision is plain data");
+        match line {
+            Line::Program { .. } => return Err(format!("line {number}: a second program")),
+            Line::Fact(fact) => {
+                if let Some(more) = decided.front() {
+                    return Err(format!("before line {number} the kernel decides {} and the log does not", show(more)));
+                }
+                replayed.facts += 1;
+                replayed.requests += u64::from(matches!(fact, Fact::Arrived { .. }));
+                tell(&mut kernel, &mut world, &fact)
+                    .map_err(|fault| format!("line {number}: the program stops: {}", fault.message))?;
+                decided.extend(world.actions.drain(..).filter_map(|action| Decision::of(&kernel, &action)));
+            }
+            Line::Decision(logged) => {
+                replayed.decisions += 1;
+                replayed.preemptions += u64::from(matches!(logged, Decision::Preempted { .. }));
+                match decided.pop_front() {
+                    Some(now) if now == logged => {}
+                    Some(now) => {
+                        return Err(format!(
+                            "line {number} decided {}\nthe kernel decides {}",
+                            show(&logged),
+                            show(&now)
+                        ));
+                    }
+                    None => return Err(format!("line {number} decided {}\nthe kernel decides nothing", show(&logged))),
+                }
+            }
+        }
+    }
+    if let Some(more) = decided.front() {
+        // The log ends within what one fact led to, where its writer was stopped.
+        return Err(format!("the log ends before {}", serde_json::to_string(more).expect("a decision is plain data")));
+    }
+    replayed.evicted = (0..kernel.pools()).map(|pool| kernel.pool_counts(pool).evicted_units as u64).sum();
+    Ok(replayed)
+}

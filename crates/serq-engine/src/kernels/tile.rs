@@ -1,0 +1,319 @@
+//! The inner loops of a product.
+//!
+//! A weight matrix is cut into panels of [`PANEL`] outputs, and a panel is stored in steps
+//! along its inputs: what one step of the inner loop reads stands together.
+//!
+//! ```text
+//!   F32       1 input      32 × f32
+//!   Bf16      2 inputs     32 × (bf16, bf16)
+//!   Q8       32 inputs     8 × 32 × (4 × u8)     32 × scale f16
+//!   Q4       32 inputs     4 × 32 × (4 × u8)     32 × scale f16
+//!   Q4Least  32 inputs     4 × 32 × (4 × u8)     32 × scale f16, 32 × least f16
+//!
+//!   an integer's byte is the integer + 128 (Q8), or holds those of inputs i low and i + 16
+//!   high (Q4: + 8)
+//! ```
+//!
+//! # Invariants
+//!
+//! - An output is summed in one accumulator from the first step to the last, the same in
+//!   every tile: its bits do not depend on the tile's shape.
+
+// A tile's row is an accumulator and a place in memory.
+#![allow(clippy::needless_range_loop)]
+
+use super::vector::{Kernel, Vector};
+
+/// Outputs in a panel: also the inputs in a block, so that a panel's outputs are a block.
+pub(super) const PANEL: usize = 32;
+
+/// How a panel is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    F32,
+    Bf16,
+    Q8,
+    Q4,
+    Q4Least,
+}
+
+impl Format {
+    /// Inputs of a step.
+    pub(super) fn step_inputs(self) -> usize {
+        match self {
+            Self::F32 => 1,
+            Self::Bf16 => 2,
+            Self::Q8 | Self::Q4 | Self::Q4Least => PANEL,
+        }
+    }
+
+    /// Bytes of a step, whole cache lines.
+    pub(super) fn step_bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => 4 * PANEL,
+            Self::Q8 => 34 * PANEL,
+            Self::Q4 => 18 * PANEL,
+            Self::Q4Least => 20 * PANEL,
+        }
+    }
+}
+
+/// What goes with a block of a row of integers.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Block {
+    /// What an integer is to be multiplied with.
+    pub(super) scale: f32,
+    /// The integers' sum, multiplied.
+    pub(super) scaled_sum: f32,
+    /// The integers' sum.
+    pub(super) sum: i32,
+}
+
+/// Rows of activations: as singles, as pairs of bf16, or as bytes with a [`Block`] for every 32.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) numbers: *const u8,
+    /// Bytes from row to row.
+    pub(super) stride: usize,
+    /// For integers.
+    pub(super) blocks: *const Block,
+    /// Blocks from row to row.
+    pub(super) blocks_stride: usize,
+}
+
+impl Rows {
+    /// The rows from `row` on.
+    pub(super) unsafe fn from(self, row: usize) -> Self {
+        // SAFETY: the caller says that there is such a row; blocks are not followed without.
+        let numbers = unsafe { self.numbers.add(row * self.stride) };
+        Self { numbers, blocks: self.blocks.wrapping_add(row * self.blocks_stride), ..self }
+    }
+}
+
+/// A product of rows with one panel or two that stand one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub(super) format: Format,
+    pub(super) rows: Rows,
+    pub(super) panels: *const u8,
+    pub(super) panel_bytes: usize,
+    pub(super) steps: usize,
+    /// Where the first row's outputs go.
+    pub(super) to: *mut f32,
+    /// Singles from row to row.
+    pub(super) to_stride: usize,
+    /// Whether the panels come from memory: they are asked for some way ahead.
+    pub(super) fresh: bool,
+}
+
+/// Bytes by which panels are asked for ahead: what is read while memory answers, a tenth of a
+/// microsecond.
+const AHEAD: usize = 4096;
+
+/// The most rows [`product`] is best called with at once.
+pub(super) fn tile_rows<V: Vector>(format: Format) -> usize {
+    shapes::<V>(format)[0].0
+}
+
+fn shapes<V: Vector>(format: Format) -> &'static [(usize, usize)] {
+    match format {
+        Format::F32 | Format::Bf16 => V::TILES,
+        Format::Q8 | Format::Q4 | Format::Q4Least => V::BLOCK_TILES,
+    }
+}
+
+/// Computes it for `rows` rows and `panels` panels, 1 or 2.
+///
+/// # Safety
+///
+/// Rows and panels are as long as `steps` says, and there is room for the outputs.
+#[inline(always)]
+pub(super) unsafe fn product<V: Vector>(v: V, product: Product, rows: usize, panels: usize) {
+    let vectors = panels * PANEL / V::LANES;
+    let mut row = 0;
+    while row < rows {
+        let fits = |&(height, width): &(usize, usize)| height <= rows - row && width <= vectors;
+        let (height, width) = shapes::<V>(product.format).iter().copied().find(fits).expect("a tile of one row");
+        for first in (0..vectors).step_by(width) {
+            // SAFETY: the caller's word, for the rows from `row` on.
+            let tile = unsafe {
+                let to = product.to.add(row * product.to_stride);
+                let fresh = product.fresh && row == 0;
+                Tile { product: Product { rows: product.rows.from(row), to, fresh, ..product }, first }
+            };
+            run_tile(v, tile, height, width);
+        }
+        row += height;
+    }
+}
+
+/// A tile of a product: its first rows, and the vectors from `first` on.
+struct Tile {
+    product: Product,
+    first: usize,
+}
+
+struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
+struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
+
+const Q8: usize = 0;
+const Q4: usize = 1;
+const Q4_LEAST: usize = 2;
+
+#[inline(always)]
+fn run_tile<V: Vector>(v: V, tile: Tile, height: usize, width: usize) {
+    macro_rules! numbers {
+        ($pairs:literal, $($height:literal x $width:literal),*) => {
+            match (height, width) {
+                $(($height, $width) => v.call(NumberTile::<$pairs, $height, $width>(tile)),)*
+                _ => unreachable!("a tile of numbers of {height} x {width}"),
+            }
+        };
+    }
+    macro_rules! blocks {
+        ($format:ident, $($height:literal x $width:literal),*) => {
+            match (height, width) {
+                $(($height, $width) => v.call(BlockTile::<$format, $height, $width>(tile)),)*
+                _ => unreachable!("a tile of blocks of {height} x {width}"),
+            }
+        };
+    }
+    match tile.product.format {
+        Format::F32 => numbers!(false, 12 x 2, 8 x 2, 6 x 2, 4 x 4, 4 x 2, 3 x 4, 3 x 2, 2 x 4, 2 x 2, 1 x 4, 1 x 2),
+        Format::Bf16 => numbers!(true, 12 x 2, 8 x 2, 6 x 2, 4 x 4, 4 x 2, 3 x 4, 3 x 2, 2 x 4, 2 x 2, 1 x 4, 1 x 2),
+        Format::Q8 => blocks!(Q8, 12 x 1, 8 x 1, 4 x 2, 4 x 1, 2 x 2, 1 x 4, 1 x 2),
+        Format::Q4 => blocks!(Q4, 12 x 1, 8 x 1, 4 x 2, 4 x 1, 2 x 2, 1 x 4, 1 x 2),
+        Format::Q4Least => blocks!(Q4_LEAST, 12 x 1, 8 x 1, 4 x 2, 4 x 1, 2 x 2, 1 x 4, 1 x 2),
+    }
+}
+
+impl<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for NumberTile<PAIRS, HEIGHT, WIDTH> {
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Tile { product, first } = self.0;
+        // SAFETY: `product`'s caller's word.
+        unsafe {
+            let mut weights = [product.panels; WIDTH];
+            for (index, weights) in weights.iter_mut().enumerate() {
+                let output = (first + index) * V::LANES;
+                *weights = weights.add(output / PANEL * product.panel_bytes + output % PANEL * 4);
+            }
+            let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
+            for step in 0..product.steps {
+                if product.fresh {
+                    for weights in weights {
+                        v.prefetch(weights.wrapping_add(step * 4 * PANEL + AHEAD));
+                    }
+                }
+                if PAIRS {
+                    let mut words = [v.splat_word(0); WIDTH];
+                    for column in 0..WIDTH {
+                        words[column] = v.load_words(weights[column].add(step * 4 * PANEL));
+                    }
+                    for row in 0..HEIGHT {
+                        let pair = v.load_splat_word(product.rows.numbers.add(row * product.rows.stride + step * 4));
+                        for column in 0..WIDTH {
+                            sums[row][column] = v.dot_bf16(sums[row][column], pair, words[column]);
+                        }
+                    }
+                } else {
+                    let mut singles = [v.splat(0.0); WIDTH];
+                    for column in 0..WIDTH {
+                        singles[column] = v.load(weights[column].add(step * 4 * PANEL).cast());
+                    }
+                    for row in 0..HEIGHT {
+                        let number = product.rows.numbers.add(row * product.rows.stride + step * 4).cast::<f32>();
+                        let number = v.splat(number.read_unaligned());
+                        for column in 0..WIDTH {
+                            sums[row][column] = v.mul_add(number, singles[column], sums[row][column]);
+                        }
+                    }
+                }
+            }
+            store_sums(v, &product, first, sums);
+        }
+    }
+}
+
+impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for BlockTile<FORMAT, HEIGHT, WIDTH> {
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Tile { product, first } = self.0;
+        let groups = if FORMAT == Q8 { 8 } else { 4 };
+        let excess = [128, 8, 0][FORMAT];
+        // SAFETY: `product`'s caller's word.
+        unsafe {
+            let mut integers = [product.panels; WIDTH];
+            let mut scales = [product.panels; WIDTH];
+            for index in 0..WIDTH {
+                let output = (first + index) * V::LANES;
+                let panel = product.panels.add(output / PANEL * product.panel_bytes);
+                integers[index] = panel.add(output % PANEL * 4);
+                scales[index] = panel.add(groups * 4 * PANEL + output % PANEL * 2);
+            }
+            let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
+            for step in 0..product.steps {
+                let at = step * product.format.step_bytes();
+                if product.fresh {
+                    for (integers, scales) in integers.iter().zip(scales) {
+                        for group in 0..groups {
+                            v.prefetch(integers.wrapping_add(at + group * 4 * PANEL + AHEAD));
+                        }
+                        v.prefetch(scales.wrapping_add(at + AHEAD));
+                    }
+                }
+                for column in 0..WIDTH {
+                    let mut words = [v.splat_word(0); 8];
+                    for group in 0..groups {
+                        let loaded = v.load_words(integers[column].add(at + group * 4 * PANEL));
+                        if FORMAT == Q8 {
+                            words[group] = loaded;
+                        } else {
+                            words[group] = v.low_nibbles(loaded);
+                            words[group + 4] = v.high_nibbles(loaded);
+                        }
+                    }
+                    let scale = v.load_f16(scales[column].add(at).cast());
+                    for row in 0..HEIGHT {
+                        let numbers = product.rows.numbers.add(row * product.rows.stride + step * PANEL);
+                        let block = &*product.rows.blocks.add(row * product.rows.blocks_stride + step);
+                        let mut dot = v.splat_word(-excess * block.sum);
+                        for group in 0..8 {
+                            let number = v.load_splat_word(numbers.add(group * 4));
+                            dot = if FORMAT == Q8 {
+                                v.dot_bytes(dot, words[group], number)
+                            } else {
+                                v.dot_nibbles(dot, words[group], number)
+                            };
+                        }
+                        let dot = v.mul(v.to_singles(dot), v.splat(block.scale));
+                        sums[row][column] = v.mul_add(dot, scale, sums[row][column]);
+                        if FORMAT == Q4_LEAST {
+                            let least = v.load_f16(scales[column].add(at + 2 * PANEL).cast());
+                            sums[row][column] = v.mul_add(v.splat(block.scaled_sum), least, sums[row][column]);
+                        }
+                    }
+                }
+            }
+            store_sums(v, &product, first, sums);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_sums<V: Vector, const HEIGHT: usize, const WIDTH: usize>(
+    v: V,
+    product: &Product,
+    first: usize,
+    sums: [[V::F; WIDTH]; HEIGHT],
+) {
+    for row in 0..HEIGHT {
+        for column in 0..WIDTH {
+            // SAFETY: the caller's word.
+            unsafe {
+                v.store(product.to.add(row * product.to_stride + (first + column) * V::LANES), sums[row][column]);
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A program made ready for real instances.
+//!
+//! ```text
+//!   step stage with `memory M`   an instance; M has its KV blocks, numbered
+//!   run over shared stages       a read: bytes are copied, and it ends when they are
+//!   fifo, ps and delay stages    what the real world takes time for by itself: no time
+//! ```
+//!
+//! What a model of time needs and a real instance has by itself (`cost`, rates, latencies) is not
+//! looked at. `asynchronous` is not either: a step is planned when the one before it is over.
+
+use serq_ir::{Evict, Program, StageKind, StmtKind, each_stmt};
+use serq_kernel::Code;
+
+/// The most blocks of one pool.
+const BLOCKS_MAX: f64 = (1u64 << 22) as f64;
+
+/// A program, and what an engine has to know of it.
+pub struct Served {
+    pub(crate) program: Program,
+    pub(crate) code: Code,
+    /// By member of a pool: its KV blocks, where it has them.
+    pub(crate) memories: Vec<Option<Memory>>,
+    /// By member of a stage: the pool of its KV blocks, where it is an instance.
+    pub(crate) instances: Vec<Option<u32>>,
+}
+
+/// The KV blocks of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// How many.
+    pub blocks: usize,
+    /// Tokens of each.
+    pub block: usize,
+    /// Requests of one salt may share them.
+    pub shared: bool,
+}
+
+/// An instance, as a person calls it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// `P[0]`
+    pub name: String,
+    /// Member of a stage.
+    pub stage: u32,
+    /// Member of a pool.
+    pub pool: u32,
+    /// Its blocks.
+    pub memory: Memory,
+}
+
+impl Served {
+    /// A program that was compiled to be served.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: what of it no real instance can do.
+    pub fn new(mut program: Program) -> Result<Self, String> {
+        let mut owners = vec![Vec::new(); program.pools.len()];
+        for stage in &mut program.stages {
+            if let StageKind::Step(step) = &mut stage.kind {
+                step.asynchronous = None;
+                let memory = step.memory.ok_or_else(|| {
+                    format!("{} has no memory: an instance needs the pool of its KV blocks, `memory kv;`", stage.name)
+                })?;
+                if program.pools[memory as usize].size != stage.size {
+                    return Err(format!(
+                        "{} and its memory {} are not as many: each instance has its own",
+                        stage.name, program.pools[memory as usize].name
+                    ));
+                }
+                owners[memory as usize].push(stage.name.clone());
+            }
+        }
+        if owners.iter().all(Vec::is_empty) {
+            return Err("the program has no `serve step { … }`: nothing computes".into());
+        }
+        let mut shared = Vec::new();
+        for (pool, owners) in program.pools.iter_mut().zip(&owners) {
+            if let [one, other, ..] = &owners[..] {
+                return Err(format!("{} is the memory of {one} and of {other}; each instance has its own", pool.name));
+            }
+            shared.push(pool.share_prefixes);
+            if owners.is_empty() {
+                pool.share_prefixes = false;
+                continue;
+            }
+            if pool.spill.is_some() {
+                return Err(format!("{} spills: no other memory is served yet", pool.name));
+            }
+            if !matches!(pool.evict, Evict::Lru) {
+                return Err(format!(
+                    "{} evicts by a key: blocks are evicted in the order of their last use, `evict lru`",
+                    pool.name
+                ));
+            }
+            let block = pool.block.map_or(1.0, |block| block.0);
+            if block.fract() != 0.0 || !(1.0..=65_536.0).contains(&block) {
+                return Err(format!(
+                    "a block of {} has {block} tokens; a whole number from 1 to 65536 is meant",
+                    pool.name
+                ));
+            }
+            let blocks = (pool.cap.0 / block).floor();
+            if !(1.0..=BLOCKS_MAX).contains(&blocks) {
+                return Err(format!(
+                    "{} has {} tokens in blocks of {block}: at least one block and at most {BLOCKS_MAX} are meant",
+                    pool.name, pool.cap.0
+                ));
+            }
+            pool.share_prefixes = true;
+            pool.block = Some(serq_ir::json::Number(block));
+        }
+        let mut grows = false;
+        each_stmt(&program.session, &mut |stmt| grows |= matches!(stmt.kind, StmtKind::Grow { .. }));
+        if grows {
+            return Err("`grow` by itself is not served: a run takes its blocks with `growing`".into());
+        }
+        let code = Code::new(&program);
+        let memories: Vec<Option<Memory>> = code
+            .pool_members()
+            .map(|(_, family, _)| {
+                let pool = &program.pools[family as usize];
+                let block = pool.block.map_or(1.0, |block| block.0);
+                (!owners[family as usize].is_empty()).then(|| Memory {
+                    blocks: (pool.cap.0 / block).floor() as usize,
+                    block: block as usize,
+                    shared: shared[family as usize],
+                })
+            })
+            .collect();
+        let first_pool = |family: u32| code.pool_members().position(|(_, of, _)| of == family).map(|at| at as u32);
+        let instances = code
+            .stage_members()
+            .map(|(_, family, member)| match &program.stages[family as usize].kind {
+                StageKind::Step(step) => Some(first_pool(step.memory?)? + member),
+                _ => None,
+            })
+            .collect();
+        Ok(Self { memories, instances, code, program })
+    }
+
+    /// The instances, in declaration order.
+    pub fn instances(&self) -> Vec<Named> {
+        let mut named = Vec::new();
+        for (stage, (name, family, member)) in self.code.stage_members().enumerate() {
+            let Some(pool) = self.instances[stage] else { continue };
+            let one = self.program.stages[family as usize].size.is_none();
+            named.push(Named {
+                name: if one { name.to_owned() } else { format!("{name}[{member}]") },
+                stage: stage as u32,
+                pool,
+                memory: self.memories[pool as usize].expect("the memory of an instance"),
+            });
+        }
+        named
+    }
+
+    /// Tokens of the blocks that are named: every pool's are whole numbers of them.
+    pub(crate) fn named_block(&self) -> usize {
+        self.memories.iter().flatten().map(|memory| memory.block).fold(0, gcd)
+    }
+
+    /// What a request brings, as text: `prompt = prompt_tokens`.
+    pub fn brings(&self) -> Vec<String> {
+        let name = |attribute: u32| self.program.attributes[attribute as usize].name.clone();
+        let value = |value: &serq_ir::Expr| match value {
+            serq_ir::Expr::Attribute(from) if *from == serq_ir::BuiltIn::New as u32 => "prompt_tokens".to_owned(),
+            serq_ir::Expr::Attribute(from) if *from == serq_ir::BuiltIn::Out as u32 => "max_tokens".to_owned(),
+            serq_ir::Expr::Number(number) => number.0.to_string(),
+            _ => "…".to_owned(),
+        };
+        let set = |stmt: &serq_ir::Stmt| match &stmt.kind {
+            StmtKind::Set { attribute, value: of } => Some(format!("{} = {}", name(*attribute), value(of))),
+            _ => None,
+        };
+        self.program.workload.turn.iter().filter_map(set).collect()
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,164 @@
+//! What real instances tell and ask, beside what the simulator does.
+//!
+//! ```text
+//!   StartStep ──▶ runs(stage)    whose tokens, where in which blocks     ─▶ the model computes
+//!   StartFlow ──▶ flow(job)      from which blocks to which, which tokens ─▶ bytes are copied
+//!
+//!   tell_stopped(…)   the token of this step is the last   ─▶ then tell_step_ended
+//!   tell_content(…)   what further tokens are               ─▶ their blocks can be found
+//! ```
+//!
+//! A real instance finds out how long an answer is when the model stops. Its run has an upper
+//! bound until then; attributes that are that bound are from then on the answer's length.
+//!
+//! # Invariants
+//!
+//! - The blocks of a run hold its tokens in the order of its table: token t is in block
+//!   t / block, at t mod block.
+//! - A flow's blocks are a lease's and an open hold's: nobody writes the first, and nobody but
+//!   the flow the second.
+
+use serq_ir::{BuiltIn, Expr, Mode, StmtKind};
+
+use crate::hold::Share;
+use crate::kernel::Kernel;
+use crate::prefix::NO_TABLE;
+use crate::session::Status;
+
+/// What an instance computes of one request in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run<'k> {
+    /// The session's serial number.
+    pub session: u64,
+    /// Prefill or decode.
+    pub mode: Option<Mode>,
+    /// How many.
+    pub tokens: f64,
+    /// Where they are.
+    pub at: Held<'k>,
+    /// It moves the position there itself (`growing`).
+    pub grows: bool,
+    /// The hold is leased once it is over: what comes of the run is its blocks, not a token.
+    pub leased: bool,
+}
+
+/// A session's share of an instance's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held<'k> {
+    /// Member of a pool.
+    pub pool: u32,
+    /// Tells this hold of the session from its others, and from the same hold once it was
+    /// preempted and admitted again.
+    pub admission: u64,
+    /// Tokens that were there when it was admitted.
+    pub found: f64,
+    /// Tokens it has, from the first, as far as the kernel knows: found there, loaded, or computed
+    /// by runs that grow it.
+    pub position: f64,
+    /// The blocks, in the order of their tokens.
+    pub blocks: &'k [u32],
+}
+
+/// A read: what a lease has goes to an open hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow<'k> {
+    /// The session's serial number.
+    pub session: u64,
+    /// Of the lease.
+    pub from: Held<'k>,
+    /// Of the hold; the first token that is to come is the one at its position.
+    pub to: Held<'k>,
+    /// How many tokens go.
+    pub tokens: f64,
+}
+
+impl<'p> Kernel<'p> {
+    fn session_of(&self, serial: u64) -> Option<u32> {
+        let is_it = |session: &crate::session::Session| session.serial == serial && session.status != Status::Over;
+        self.sessions.iter().position(is_it).map(|slot| slot as u32)
+    }
+
+    /// What the iteration that runs, or was just planned, computes, in serve order. A run that
+    /// holds nothing of its stage's memory is not among them.
+    pub fn runs(&self, stage: u32) -> impl Iterator<Item = Run<'_>> {
+        let memory = self.step_code(stage).and_then(|step| step.memory);
+        self.stages[stage as usize].engine.plan.iter().filter_map(move |&id| {
+            let job = &self.jobs[id as usize];
+            let share = job.growing.or_else(|| self.innermost_share(job.session, memory?))?;
+            let mut held = self.sessions[job.session as usize].shares[share as usize];
+            if job.growing.is_some() {
+                held.slack = job.slack;
+            }
+            let hold = self.sessions[job.session as usize].holds[self.hold_of_share(job.session, share)];
+            Some(Run {
+                session: self.sessions[job.session as usize].serial,
+                mode: job.mode,
+                tokens: job.planned,
+                at: self.held(held, hold.admission)?,
+                grows: job.growing.is_some(),
+                leased: self.hold_code(hold.pc).lease.is_some(),
+            })
+        })
+    }
+
+    fn held(&self, share: Share, admission: u64) -> Option<Held<'_>> {
+        let state = &self.pools[share.pool as usize];
+        let blocks = state.addressed.as_ref().filter(|_| share.table != NO_TABLE)?.table(share.table);
+        let position = state.units(share.quanta) - share.slack;
+        Some(Held { pool: share.pool, admission, found: state.units(share.taken), position, blocks })
+    }
+
+    /// What a flow moves: from the oldest lease of its session that is not released, to its innermost
+    /// share of a pool with numbered blocks. `None` where it has not both.
+    pub fn flow(&self, job: u32) -> Option<Flow<'_>> {
+        let job = &self.jobs[job as usize];
+        let session = self.sessions.get(job.session as usize)?;
+        let lease = session.leases.iter().find(|lease| !lease.released && lease.share.table != NO_TABLE)?;
+        let at = session.shares.iter().rposition(|share| !share.released && share.table != NO_TABLE)?;
+        let hold = session.holds[self.hold_of_share(job.session, at as u32)];
+        Some(Flow {
+            session: session.serial,
+            from: self.held(lease.share, lease.hold.admission)?,
+            to: self.held(session.shares[at], hold.admission)?,
+            tokens: job.remaining,
+        })
+    }
+
+    /// Fact: the token that the running step of its stage makes is the session's last, the
+    /// `answer`-th. Its run ends with the step, and so does the decode a prefill would go on as.
+    /// What is bound by `max_tokens` is `answer` from now on.
+    pub fn tell_stopped(&mut self, serial: u64, answer: f64) {
+        let Some(slot) = self.session_of(serial) else { return };
+        if let Status::Serving(id) = self.sessions[slot as usize].status {
+            let job = &mut self.jobs[id as usize];
+            if job.planned > 0.0 {
+                job.remaining = job.planned;
+            }
+            if let Some(then) = &mut job.then {
+                then.tokens = 0.0;
+            }
+        }
+        self.set_attribute(slot, BuiltIn::Out as u32, answer);
+        let code = self.code;
+        for &attribute in &code.bounded {
+            self.set_attribute(slot, attribute, answer);
+        }
+    }
+
+    /// Fact: the session's tokens go on; their blocks, of as many tokens as the first ones have,
+    /// are named so. What is not named yet is not found by anybody else.
+    pub fn tell_content(&mut self, serial: u64, block: f64, names: &[u64]) {
+        if let Some(slot) = self.session_of(serial) {
+            self.sessions[slot as usize].prompt.go_on(block, names);
+        }
+    }
+}
+
+/// The attributes that a request's turn sets to `max_tokens` as it is.
+pub(crate) fn bounded(turn: &serq_ir::Block) -> Vec<u32> {
+    let bound = |stmt: &serq_ir::Stmt| match &stmt.kind {
+        StmtKind::Set { attribute, value: Expr::Attribute(from) } if *from == BuiltIn::Out as u32 => Some(*attribute),
+        _ => None,
+    };
+    turn.iter().filter_map(bound).collect()
+}
