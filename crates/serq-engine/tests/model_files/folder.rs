@@ -45,9 +45,8 @@ fn what_others_write_is_read_as_they_read_it() {
     assert!(!open().config.tied_embedding, "there is an output matrix");
 
     folder.change("config.json", |config| config["eos_token_id"] = 3.into());
-    folder.write("generation_config.json", json!({ "eos_token_id": [3, 5], "bos_token_id": 4 }).to_string());
+    folder.write("generation_config.json", json!({ "eos_token_id": [3, 5] }).to_string());
     assert_eq!(open().config.eos, [3, 5].into());
-    assert_eq!(open().config.bos, Some(4));
 }
 
 /// Llama 3's factors, by hand: with an old context of 2π·64, a base of 10⁴ and four pairs, the
