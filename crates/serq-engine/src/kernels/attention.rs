@@ -262,7 +262,6 @@ impl Kernel for Run<'_> {
                         steps: keys_steps,
                         to: scratch.scores.as_mut_ptr(),
                         to_stride: SPAN,
-                        fresh: false,
                     };
                     products(v, product, height, most.div_ceil(PANEL));
                     let weights_stride = SPAN * element.bytes();
@@ -282,7 +281,6 @@ impl Kernel for Run<'_> {
                         steps,
                         to: scratch.mixes.as_mut_ptr(),
                         to_stride: state,
-                        fresh: false,
                     };
                     products(v, product, height, padded / PANEL);
                     for (index, peak) in peaks.into_iter().enumerate().take(height) {

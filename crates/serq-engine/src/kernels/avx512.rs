@@ -143,11 +143,6 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
-    }
-
-    #[inline(always)]
     fn splat_word(self, word: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(word) }
     }

@@ -56,6 +56,16 @@ impl Format {
             Self::Q4Least => 20 * PANEL,
         }
     }
+
+    /// Steps along so many inputs.
+    pub(super) fn steps(self, inputs: usize) -> usize {
+        inputs.div_ceil(self.step_inputs())
+    }
+
+    /// Bytes of a panel with so many inputs.
+    pub(super) fn panel_bytes(self, inputs: usize) -> usize {
+        self.steps(inputs) * self.step_bytes()
+    }
 }
 
 /// What goes with a block of a row of integers.
@@ -103,13 +113,7 @@ pub(super) struct Product {
     pub(super) to: *mut f32,
     /// Singles from row to row.
     pub(super) to_stride: usize,
-    /// Whether the panels come from memory: they are asked for some way ahead.
-    pub(super) fresh: bool,
 }
-
-/// Bytes by which panels are asked for ahead: what is read while memory answers, a tenth of a
-/// microsecond.
-const AHEAD: usize = 4096;
 
 /// The most rows [`product`] is best called with at once.
 pub(super) fn tile_rows<V: Vector>(format: Format) -> usize {
@@ -139,8 +143,7 @@ pub(super) unsafe fn product<V: Vector>(v: V, product: Product, rows: usize, pan
             // SAFETY: the caller's word, for the rows from `row` on.
             let tile = unsafe {
                 let to = product.to.add(row * product.to_stride);
-                let fresh = product.fresh && row == 0;
-                Tile { product: Product { rows: product.rows.from(row), to, fresh, ..product }, first }
+                Tile { product: Product { rows: product.rows.from(row), to, ..product }, first }
             };
             run_tile(v, tile, height, width);
         }
@@ -156,6 +159,10 @@ struct Tile {
 
 struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
 struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
+
+/// How many rows' dots with one block are summed side by side: enough to hide how long an
+/// addition takes.
+const TOGETHER: usize = 4;
 
 const Q8: usize = 0;
 const Q4: usize = 1;
@@ -201,11 +208,6 @@ impl<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for Numb
             }
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
             for step in 0..product.steps {
-                if product.fresh {
-                    for weights in weights {
-                        v.prefetch(weights.wrapping_add(step * 4 * PANEL + AHEAD));
-                    }
-                }
                 if PAIRS {
                     let mut words = [v.splat_word(0); WIDTH];
                     for column in 0..WIDTH {
@@ -255,14 +257,9 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
             for step in 0..product.steps {
                 let at = step * product.format.step_bytes();
-                if product.fresh {
-                    for (integers, scales) in integers.iter().zip(scales) {
-                        for group in 0..groups {
-                            v.prefetch(integers.wrapping_add(at + group * 4 * PANEL + AHEAD));
-                        }
-                        v.prefetch(scales.wrapping_add(at + AHEAD));
-                    }
-                }
+                let row_numbers = |row| product.rows.numbers.add(row * product.rows.stride + step * PANEL);
+                let block = |row| &*product.rows.blocks.add(row * product.rows.blocks_stride + step);
+                let number = |row, group| v.load_splat_word(row_numbers(row).add(group * 4));
                 for column in 0..WIDTH {
                     let mut words = [v.splat_word(0); 8];
                     for group in 0..groups {
@@ -275,23 +272,30 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
                         }
                     }
                     let scale = v.load_f16(scales[column].add(at).cast());
-                    for row in 0..HEIGHT {
-                        let numbers = product.rows.numbers.add(row * product.rows.stride + step * PANEL);
-                        let block = &*product.rows.blocks.add(row * product.rows.blocks_stride + step);
-                        let mut dot = v.splat_word(-excess * block.sum);
-                        for group in 0..8 {
-                            let number = v.load_splat_word(numbers.add(group * 4));
-                            dot = if FORMAT == Q8 {
-                                v.dot_bytes(dot, words[group], number)
-                            } else {
-                                v.dot_nibbles(dot, words[group], number)
-                            };
+                    for first in (0..HEIGHT).step_by(TOGETHER) {
+                        let height = if HEIGHT - first < TOGETHER { HEIGHT - first } else { TOGETHER };
+                        let mut dots = [v.splat_word(0); TOGETHER];
+                        for row in 0..height {
+                            dots[row] = v.splat_word(-excess * block(first + row).sum);
                         }
-                        let dot = v.mul(v.to_singles(dot), v.splat(block.scale));
-                        sums[row][column] = v.mul_add(dot, scale, sums[row][column]);
-                        if FORMAT == Q4_LEAST {
-                            let least = v.load_f16(scales[column].add(at + 2 * PANEL).cast());
-                            sums[row][column] = v.mul_add(v.splat(block.scaled_sum), least, sums[row][column]);
+                        for group in 0..8 {
+                            for row in 0..height {
+                                let number = number(first + row, group);
+                                dots[row] = if FORMAT == Q8 {
+                                    v.dot_bytes(dots[row], words[group], number)
+                                } else {
+                                    v.dot_nibbles(dots[row], words[group], number)
+                                };
+                            }
+                        }
+                        for row in 0..height {
+                            let (block, sum) = (block(first + row), &mut sums[first + row][column]);
+                            let dot = v.mul(v.to_singles(dots[row]), v.splat(block.scale));
+                            *sum = v.mul_add(dot, scale, *sum);
+                            if FORMAT == Q4_LEAST {
+                                let least = v.load_f16(scales[column].add(at + 2 * PANEL).cast());
+                                *sum = v.mul_add(v.splat(block.scaled_sum), least, *sum);
+                            }
                         }
                     }
                 }
