@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::backend::{FinishReason, Logprob, Model, Piece, TokenLogprobs};
+use crate::backend::{FinishReason, Logprob, Piece, TokenLogprobs};
 use crate::generation::Usage;
 use crate::parameters::Endpoint;
 
@@ -95,10 +95,6 @@ struct ChatLogprob {
 }
 
 impl Head {
-    pub(crate) fn new(endpoint: Endpoint, id: String, created: u64, model: &Model) -> Head {
-        Head { endpoint, id, created, model: model.id.clone(), logprobs: false, return_token_ids: false }
-    }
-
     pub(crate) fn body<'a>(&'a self, choices: Vec<Choice<'a>>) -> Answer<'a> {
         let object = match self.endpoint {
             Endpoint::Chat => "chat.completion",

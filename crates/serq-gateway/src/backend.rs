@@ -136,7 +136,8 @@ impl Role {
 /// `prompt.len() + max_tokens` is at most the model's `context_tokens`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// For logs: the answer's id, and of several prompts which one.
+    /// For logs: the client's or the server's id, and which of its prompts. Clients may repeat
+    /// theirs.
     pub id: String,
     /// One of [`Backend::models`].
     pub model: String,
