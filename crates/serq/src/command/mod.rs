@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod explain_error;
 pub(crate) mod fmt;
 pub(crate) mod ir;
+pub(crate) mod model;
 pub(crate) mod oracle;
 pub(crate) mod plan;
 pub(crate) mod replay;
