@@ -447,7 +447,13 @@ fn gather<V: Vector>(v: V, step: &Step<'_>, task: &Task, span: usize, positions:
         let slot = layout.slot(chunk.blocks, step.layer, Half::Keys, at) + task.kv_head * layout.head_bytes();
         let run = (layout.block_tokens - at % layout.block_tokens).min(positions - position);
         for index in 0..run {
-            slots[position + index] = step.store[slot + index * layout.slot_bytes()..].as_ptr();
+            let slot = step.store[slot + index * layout.slot_bytes()..].as_ptr();
+            slots[position + index] = slot;
+            // One head's numbers are a part of each slot: no pattern that the machine knows.
+            for line in (0..layout.head_bytes()).step_by(64) {
+                v.prefetch(slot.wrapping_add(line));
+                v.prefetch(slot.wrapping_add(values_after + line));
+            }
         }
         position += run;
     }

@@ -157,12 +157,12 @@ struct Tile {
     first: usize,
 }
 
+/// Bytes by which integers are asked for ahead, where several rows make a step so long that the
+/// machine does not read ahead by itself. One row, and numbers, are slower with it (Zen 4).
+const AHEAD: usize = 2048;
+
 struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
 struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
-
-/// How many rows' dots with one block are summed side by side: enough to hide how long an
-/// addition takes.
-const TOGETHER: usize = 4;
 
 const Q8: usize = 0;
 const Q4: usize = 1;
@@ -243,7 +243,6 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
     fn run<V: Vector>(self, v: V) {
         let Tile { product, first } = self.0;
         let groups = if FORMAT == Q8 { 8 } else { 4 };
-        let excess = [128, 8, 0][FORMAT];
         // SAFETY: `product`'s caller's word.
         unsafe {
             let mut integers = [product.panels; WIDTH];
@@ -257,13 +256,19 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
             for step in 0..product.steps {
                 let at = step * product.format.step_bytes();
-                let row_numbers = |row| product.rows.numbers.add(row * product.rows.stride + step * PANEL);
-                let block = |row| &*product.rows.blocks.add(row * product.rows.blocks_stride + step);
-                let number = |row, group| v.load_splat_word(row_numbers(row).add(group * 4));
+                let rows = Rows {
+                    numbers: product.rows.numbers.add(step * PANEL),
+                    blocks: product.rows.blocks.add(step),
+                    ..product.rows
+                };
                 for column in 0..WIDTH {
                     let mut words = [v.splat_word(0); 8];
                     for group in 0..groups {
-                        let loaded = v.load_words(integers[column].add(at + group * 4 * PANEL));
+                        let from = integers[column].add(at + group * 4 * PANEL);
+                        if HEIGHT >= 4 {
+                            v.prefetch(from.wrapping_add(AHEAD));
+                        }
+                        let loaded = v.load_words(from);
                         if FORMAT == Q8 {
                             words[group] = loaded;
                         } else {
@@ -272,35 +277,76 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
                         }
                     }
                     let scale = v.load_f16(scales[column].add(at).cast());
-                    for first in (0..HEIGHT).step_by(TOGETHER) {
-                        let height = if HEIGHT - first < TOGETHER { HEIGHT - first } else { TOGETHER };
-                        let mut dots = [v.splat_word(0); TOGETHER];
-                        for row in 0..height {
-                            dots[row] = v.splat_word(-excess * block(first + row).sum);
-                        }
-                        for group in 0..8 {
-                            for row in 0..height {
-                                let number = number(first + row, group);
-                                dots[row] = if FORMAT == Q8 {
-                                    v.dot_bytes(dots[row], words[group], number)
-                                } else {
-                                    v.dot_nibbles(dots[row], words[group], number)
-                                };
+                    let least =
+                        if FORMAT == Q4_LEAST { v.load_f16(scales[column].add(at + 2 * PANEL).cast()) } else { scale };
+                    let weights = BlockWeights::<V, FORMAT> { words, scale, least };
+                    // One after the other by hand: a loop's sums would not stay in registers.
+                    match HEIGHT {
+                        1 => weights.add::<1, HEIGHT, WIDTH>(v, rows, &mut sums, 0, column),
+                        2 => weights.add::<2, HEIGHT, WIDTH>(v, rows, &mut sums, 0, column),
+                        _ => {
+                            weights.add::<4, HEIGHT, WIDTH>(v, rows, &mut sums, 0, column);
+                            if HEIGHT > 4 {
+                                weights.add::<4, HEIGHT, WIDTH>(v, rows, &mut sums, 4, column);
                             }
-                        }
-                        for row in 0..height {
-                            let (block, sum) = (block(first + row), &mut sums[first + row][column]);
-                            let dot = v.mul(v.to_singles(dots[row]), v.splat(block.scale));
-                            *sum = v.mul_add(dot, scale, *sum);
-                            if FORMAT == Q4_LEAST {
-                                let least = v.load_f16(scales[column].add(at + 2 * PANEL).cast());
-                                *sum = v.mul_add(v.splat(block.scaled_sum), least, *sum);
+                            if HEIGHT > 8 {
+                                weights.add::<4, HEIGHT, WIDTH>(v, rows, &mut sums, 8, column);
                             }
                         }
                     }
                 }
             }
             store_sums(v, &product, first, sums);
+        }
+    }
+}
+
+/// A block's weights, for as many outputs as a vector has lanes.
+struct BlockWeights<V: Vector, const FORMAT: usize> {
+    /// Four inputs of each output in a word.
+    words: [V::I; 8],
+    scale: V::F,
+    least: V::F,
+}
+
+impl<V: Vector, const FORMAT: usize> BlockWeights<V, FORMAT> {
+    /// Adds the products with the block's part of rows `first` to `first + TOGETHER` to their
+    /// sums. Dots of a few rows are summed side by side, which hides how long an addition takes.
+    #[inline(always)]
+    unsafe fn add<const TOGETHER: usize, const HEIGHT: usize, const WIDTH: usize>(
+        &self,
+        v: V,
+        rows: Rows,
+        sums: &mut [[V::F; WIDTH]; HEIGHT],
+        first: usize,
+        column: usize,
+    ) {
+        let excess = [128, 8, 0][FORMAT];
+        // SAFETY: `product`'s caller's word.
+        unsafe {
+            let block = |row: usize| &*rows.blocks.add((first + row) * rows.blocks_stride);
+            let mut dots = [v.splat_word(0); TOGETHER];
+            for row in 0..TOGETHER {
+                dots[row] = v.splat_word(-excess * block(row).sum);
+            }
+            for group in 0..8 {
+                for row in 0..TOGETHER {
+                    let number = v.load_splat_word(rows.numbers.add((first + row) * rows.stride + group * 4));
+                    dots[row] = if FORMAT == Q8 {
+                        v.dot_bytes(dots[row], self.words[group], number)
+                    } else {
+                        v.dot_nibbles(dots[row], self.words[group], number)
+                    };
+                }
+            }
+            for row in 0..TOGETHER {
+                let sum = &mut sums[first + row][column];
+                let dot = v.mul(v.to_singles(dots[row]), v.splat(block(row).scale));
+                *sum = v.mul_add(dot, self.scale, *sum);
+                if FORMAT == Q4_LEAST {
+                    *sum = v.mul_add(v.splat(block(row).scaled_sum), self.least, *sum);
+                }
+            }
         }
     }
 }
