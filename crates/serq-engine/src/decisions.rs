@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serq_ir::Program;
 use serq_kernel::{Action, Flow, Kernel, Move};
 
+use crate::outside::{Outside, tell};
 use crate::served::Served;
-use crate::service::{Outside, tell};
 
 /// What happened. Times are seconds since the service began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -184,7 +184,11 @@ impl Decision {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Program(Box<Program>),
+    Program {
+        /// Steps took the time the program's costs say.
+        modelled: bool,
+        program: Box<Program>,
+    },
     Fact(Fact),
     Decision(Decision),
 }
@@ -197,10 +201,10 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Begins a log.
-    pub fn new(served: &Served, to: Box<dyn Write + Send>) -> Self {
+    /// Begins a log of instances that compute, or whose time is `modelled`.
+    pub fn new(served: &Served, modelled: bool, to: Box<dyn Write + Send>) -> Self {
         let mut decisions = Self { to, error: None };
-        decisions.line(&Line::Program(Box::new(served.program.clone())));
+        decisions.line(&Line::Program { modelled, program: Box::new(served.program.clone()) });
         decisions
     }
 
@@ -255,20 +259,30 @@ pub fn replay(log: impl BufRead) -> Result<Replayed, String> {
         let line = serde_json::from_str(&line).map_err(|error| format!("line {}: {error}", number + 1))?;
         Ok::<(usize, Line), String>((number + 1, line))
     });
-    let Some(Line::Program(program)) = lines.next().transpose()?.map(|(_, line)| line) else {
+    let Some(Line::Program { modelled, program }) = lines.next().transpose()?.map(|(_, line)| line) else {
         return Err("this is no log of decisions: it does not begin with its program".into());
     };
     serq_ir::verify::verify(&program).map_err(|why| format!("the log's program is not sound: {why}"))?;
     let served = Served::new(*program)?;
+    match modelled {
+        true => decide_again::<true>(&served, lines),
+        false => decide_again::<false>(&served, lines),
+    }
+}
+
+fn decide_again<const MODELLED: bool>(
+    served: &Served,
+    lines: impl Iterator<Item = Result<(usize, Line), String>>,
+) -> Result<Replayed, String> {
     let mut kernel = Kernel::new(&served.code, false);
-    let mut world = Outside::new(served.program.run.seed);
+    let mut world: Outside<MODELLED> = Outside::new(served.program.run.seed);
     let mut replayed = Replayed::default();
     let mut decided = std::collections::VecDeque::new();
     for line in lines {
         let (number, line) = line?;
         let show = |decision: &Decision| serde_json::to_string(decision).expect("a decision is plain data");
         match line {
-            Line::Program(_) => return Err(format!("line {number}: a second program")),
+            Line::Program { .. } => return Err(format!("line {number}: a second program")),
             Line::Fact(fact) => {
                 if let Some(more) = decided.front() {
                     return Err(format!("before line {number} the kernel decides {} and the log does not", show(more)));

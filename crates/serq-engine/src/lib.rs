@@ -4,12 +4,19 @@
 //! kernel decides, under the program's own queues; this crate computes the tokens and
 //! moves the bytes. It knows token ids, never a language's text of a program or HTTP.
 
+pub mod chat;
 pub mod contents;
 pub mod decisions;
+pub mod instances;
 pub mod kernels;
+pub mod kv;
+pub mod model;
+pub mod model_files;
+mod outside;
 pub mod request;
 pub mod sampler;
 pub mod served;
 pub mod service;
+pub mod tokenizer;
 pub mod weights;
 pub mod workers;

@@ -36,7 +36,7 @@ pub struct Sampling {
     pub seed: u64,
     /// Ids that end the answer.
     pub ends: Vec<u32>,
-    /// Tokens before which none of them is chosen.
+    /// Tokens before which none of them is chosen, and no text ends the answer.
     pub min_tokens: usize,
     /// Of how many of the likeliest tokens the log-probability is told, beside the chosen one's;
     /// `None`: of none, nor of that.

@@ -19,15 +19,18 @@
 mod checkpoint;
 mod config;
 mod error;
-mod gguf;
+mod folder;
+pub(crate) mod gguf;
 mod map;
 mod random;
 mod stored;
 mod tensor;
 
 pub use checkpoint::Checkpoint;
+pub(crate) use checkpoint::Texts;
 pub use config::{Architecture, LayerWeight, ModelConfig, Weight};
 pub use error::{Trouble, WeightsError};
+pub(crate) use folder::json;
 pub use random::TINY_SPECIALS;
 pub use stored::Stored;
 pub use tensor::{Bytes, Tensor};

@@ -212,7 +212,7 @@ impl Kernel<'_> {
             }
             StageCodeKind::Shared { .. } => {
                 self.start_flow(job);
-                if !W::MODELS_TIME {
+                if W::MOVES_FLOWS {
                     world.act(Action::StartFlow { job });
                 }
             }

@@ -10,6 +10,9 @@ pub trait World {
     /// flows. The simulator does; on a real machine time is measured.
     const MODELS_TIME: bool;
 
+    /// Whether it moves something with a flow, and is told when one starts.
+    const MOVES_FLOWS: bool = !Self::MODELS_TIME;
+
     /// A number in [0, 1), a function of the stream and its counter alone.
     fn uniform(&mut self, stream: Stream) -> f64;
 
@@ -127,8 +130,8 @@ pub enum Action {
         /// Clock units.
         work: f64,
     },
-    /// Move what a flow moves ([`crate::Kernel::flow`]) and tell when that is done. Only where the
-    /// world does not model time; else [`Action::NextFinish`] says when it ends.
+    /// A flow starts ([`crate::Kernel::flow`]). A world that does not model time moves what it moves
+    /// and tells when that is done; to others [`Action::NextFinish`] says when it ends.
     StartFlow {
         /// To be told back.
         job: u32,

@@ -135,7 +135,7 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
         && let Err(found) = service::rewrite(sources, &mut files)
     {
         broken = true;
-        diagnostics.push(found);
+        diagnostics.push(*found);
     }
     for (name, text) in &settings.sets {
         let (expr, found) = added(sources, "--set", name, text);

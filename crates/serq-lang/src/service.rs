@@ -69,11 +69,12 @@ fn workloads(files: &mut [ast::File]) -> impl Iterator<Item = &mut ast::Workload
 /// # Errors
 ///
 /// A program no request can be made to.
-pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Result<(), Diagnostic> {
+pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
     let nothing = || {
-        Diagnostic::error("not-served", None, "no session requests a route, and that is what is served").help(
-            "write `workload { … session { … request router; … } }` with `queue router : gateway { route { … } }`",
-        )
+        let message = "no session requests a route, and that is what is served";
+        let help =
+            "write `workload { … session { … request router; … } }` with `queue router : gateway { route { … } }`";
+        Box::new(Diagnostic::error("not-served", None, message).help(help))
     };
     let workload = workloads(files).next().ok_or_else(nothing)?;
     let mut requests = Vec::new();
@@ -93,7 +94,8 @@ pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Resul
     let route = first.as_ref().map(|name| name.text.clone());
     if let Some(Some(other)) = requests.iter().find(|other| other.as_ref().map(|name| &name.text) != route.as_ref()) {
         let message = "the session requests several routes; which one does a client's request mean?";
-        return Err(Diagnostic::error("not-served", other.span, message).help("serve a program that requests one"));
+        let found = Diagnostic::error("not-served", other.span, message).help("serve a program that requests one");
+        return Err(Box::new(found));
     }
     let turn = match said {
         Some(block) => block,

@@ -268,7 +268,7 @@ impl World for Driver<'_> {
                 let event = self.push(now + work, What::Work(job));
                 *entry(&mut self.work_event, job) = event;
             }
-            Action::StartFlow { .. } => unreachable!("this world models time"),
+            Action::StartFlow { .. } => unreachable!("this world moves nothing"),
             Action::StopWork { job } => *entry(&mut self.work_event, job) = 0,
             Action::WakeAt { timer, time } => {
                 let event = self.push(time, What::Timer(timer));

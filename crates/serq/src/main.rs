@@ -24,6 +24,7 @@ mod program_file;
 mod report;
 mod resume;
 mod seeds;
+mod serving;
 mod shortness;
 mod table;
 mod timeline;
@@ -55,6 +56,9 @@ enum Command {
     Draw(Box<command::draw::Draw>),
     Oracle(Box<command::oracle::Oracle>),
     Plan(command::plan::Plan),
+    Up(Box<command::up::Up>),
+    Demo(command::demo::Demo),
+    Replay(command::replay::Replay),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +75,9 @@ fn main() -> ExitCode {
         Command::Draw(command) => command.execute(),
         Command::Oracle(command) => command.execute(),
         Command::Plan(command) => command.execute(),
+        Command::Up(command) => command.execute(),
+        Command::Demo(command) => command.execute(),
+        Command::Replay(command) => command.execute(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

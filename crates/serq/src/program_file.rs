@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 use serq_ir::{Arrive, Place, Program};
+use serq_lang::Settings;
 use serq_lang::diagnostic::{self, Diagnostic, Severity, Style};
 use serq_lang::source::{SourceMap, Span};
 use serq_sim::RunError;
@@ -108,6 +109,35 @@ impl ProgramFile {
                         Err(Failure::Told)
                     }
                 }
+            }
+        }
+    }
+
+    /// Links a program's text to be served: a request from outside is its session.
+    pub(crate) fn link_to_serve(&self, settings: &SettingFlags) -> Result<Linked, Failure> {
+        let Content::Text { sources, found } = &self.content else {
+            return Err(Failure::Failed(format!(
+                "{} is IR, where requests are inlined: give the program's text",
+                self.path
+            )));
+        };
+        let mut sources = sources.clone();
+        // It is served for as long as anybody wants.
+        let settings = Settings {
+            served: true,
+            horizon: Some(f64::MAX),
+            warmup: Some(0.0),
+            arrivals: None,
+            ..settings.settings(&[], None)
+        };
+        let (program, more) = serq_lang::compile(&mut sources, &settings);
+        let found: Vec<Diagnostic> = found.iter().cloned().chain(more).collect();
+        let wrong: Vec<Diagnostic> = found.into_iter().filter(|one| one.severity == Severity::Error).collect();
+        match program {
+            Some(program) if wrong.is_empty() => Ok(Linked { program, sources, warnings: Vec::new() }),
+            _ => {
+                self.draw(&sources, &wrong);
+                Err(Failure::Told)
             }
         }
     }

@@ -1,10 +1,11 @@
 //! A model's configuration with all its weights, checked against it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::config::{ModelConfig, Weight};
 use super::error::{Trouble, WeightsError};
+use super::folder;
 use super::gguf::{self, Gguf};
 use super::map::map;
 use super::tensor::{Bytes, Tensor};
@@ -14,21 +15,47 @@ pub struct Checkpoint {
     /// Shape and constants.
     pub config: ModelConfig,
     weights: BTreeMap<Weight, Tensor>,
+    pub(crate) texts: Texts,
+}
+
+/// Where the tokenizer and the chat template are.
+pub(crate) enum Texts {
+    /// Bytes, and one template for all.
+    BuiltIn,
+    /// In a GGUF file's keys.
+    Gguf { path: PathBuf, keys: Gguf },
+    /// In a folder's files.
+    Folder(PathBuf),
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file. Numbers stay in it until they are looked at.
+    /// Opens a GGUF file or a Hugging Face folder. Numbers stay in the files until they are
+    /// looked at.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
         let path = path.as_ref();
+        if path.is_dir() {
+            let (config, weights) = folder::read(path)?;
+            return Ok(Self { config, weights, texts: Texts::Folder(path.to_owned()) });
+        }
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            return Err(Trouble::Unsupported("a safetensors file by itself; name the folder it is in".into()).of(path));
+        }
         let bytes: Bytes = map(path)?;
-        Self::of_gguf(bytes).map_err(|trouble| trouble.of(path))
+        Self::of_gguf(bytes, path)
     }
 
-    /// Reads a GGUF file that is in memory.
-    pub fn of_gguf(bytes: Bytes) -> Result<Self, Trouble> {
-        let mut gguf = Gguf::read(bytes)?;
-        let (config, weights) = gguf::model::model(&mut gguf)?;
-        Ok(Self { config, weights })
+    /// Reads a GGUF file that is in memory; `path` is what to call it.
+    pub fn of_gguf(bytes: Bytes, path: impl Into<PathBuf>) -> Result<Self, WeightsError> {
+        let path = path.into();
+        let read = || {
+            let mut keys = Gguf::read(bytes)?;
+            let (config, weights) = gguf::model::model(&mut keys)?;
+            Ok((config, weights, keys))
+        };
+        match read() {
+            Ok((config, weights, keys)) => Ok(Self { config, weights, texts: Texts::Gguf { path, keys } }),
+            Err(trouble) => Err(Trouble::of(trouble, path)),
+        }
     }
 
     /// A weight. Where the output is tied it is the embedding.
@@ -55,7 +82,7 @@ impl Checkpoint {
                 (weight, Tensor::from_f32(rows, columns, &numbers))
             })
             .collect();
-        Self { config, weights }
+        Self { config, weights, texts: Texts::BuiltIn }
     }
 
     /// The built-in model: two layers of random weights, bytes for tokens.

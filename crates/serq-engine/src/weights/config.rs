@@ -53,10 +53,6 @@ pub struct ModelConfig {
     pub tied_embedding: bool,
     /// Ids that end an answer.
     pub eos: BTreeSet<u32>,
-    /// The id a text begins with, if there is one.
-    pub bos: Option<u32>,
-    /// Whether a prompt gets it.
-    pub add_bos: bool,
 }
 
 /// Which matrix or vector of a model.
@@ -203,11 +199,8 @@ impl ModelConfig {
         if let Some(divisor) = self.rope_divisors.iter().find(|divisor| !(divisor.is_finite() && **divisor > 0.0)) {
             return Err(format!("a rotary factor is {divisor}"));
         }
-        if let Some(id) = self.eos.iter().chain(&self.bos).find(|&&id| id as usize >= self.vocabulary) {
-            return Err(format!("the special token {id} is outside the vocabulary of {}", self.vocabulary));
-        }
-        if self.add_bos && self.bos.is_none() {
-            return Err("prompts are to begin with a token that is not named".into());
+        if let Some(id) = self.eos.iter().find(|&&id| id as usize >= self.vocabulary) {
+            return Err(format!("the end token {id} is outside the vocabulary of {}", self.vocabulary));
         }
         Ok(())
     }

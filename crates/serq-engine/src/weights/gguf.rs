@@ -9,7 +9,7 @@
 //! somebody asks for its elements.
 
 mod cursor;
-pub(crate) mod model;
+pub(super) mod model;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,11 @@ use self::cursor::Cursor;
 use super::error::Trouble;
 use super::stored::Stored;
 use super::tensor::{Bytes, Tensor};
+
+/// A token that marks something: `tokenizer.ggml.token_type`.
+pub(crate) const CONTROL: i128 = 3;
+/// A token that is text, and taken out of a text before anything else is looked at.
+pub(crate) const USER_DEFINED: i128 = 4;
 
 /// A file's header.
 pub(crate) struct Gguf {

@@ -28,8 +28,6 @@ impl ModelConfig {
             rope_divisors: Vec::new(),
             tied_embedding: true,
             eos: BTreeSet::from([256, 258]),
-            bos: None,
-            add_bos: false,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod demo;
 pub(crate) mod draw;
 pub(crate) mod explain;
 pub(crate) mod explain_error;
@@ -9,8 +10,10 @@ pub(crate) mod fmt;
 pub(crate) mod ir;
 pub(crate) mod oracle;
 pub(crate) mod plan;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod sweep;
+pub(crate) mod up;
 
 use serq_sim::replicate::Figures;
 

@@ -6,14 +6,12 @@ use super::super::checkpoint::{refuse_others, take};
 use super::super::config::{Architecture, LayerWeight, ModelConfig, Weight};
 use super::super::error::Trouble;
 use super::super::tensor::Tensor;
-use super::Gguf;
+use super::{CONTROL, Gguf};
 
 /// The embedding, whose rows are the vocabulary.
 const EMBEDDING: &str = "token_embd.weight";
 /// What frequencies are divided by (Llama 3).
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
-/// A token that is no text: `tokenizer.ggml.token_type`.
-pub(crate) const CONTROL: i128 = 3;
 
 /// Special tokens that end a turn or a text in the architectures here. A file names one of
 /// them, and its model writes others too: Llama 3 ends a turn with one and a text with another.
@@ -102,12 +100,6 @@ fn config(gguf: &Gguf, tensors: &BTreeMap<String, Tensor>, divisors: Option<Tens
         rope_divisors: divisors.map_or(Ok(Vec::new()), |divisors| rope_divisors(&divisors, head_dim))?,
         tied_embedding: !tensors.contains_key("output.weight"),
         eos: ends(gguf, &tokens)?,
-        bos: id(gguf, "tokenizer.ggml.bos_token_id")?,
-        add_bos: match gguf.flag("tokenizer.ggml.add_bos_token")? {
-            Some(add) => add,
-            // What llama.cpp does for this pre-tokenizer when the key is not there.
-            None => gguf.text("tokenizer.ggml.pre")? == Some("llama-bpe"),
-        },
     };
     config.check().map_err(Trouble::Damaged)?;
     Ok(config)

@@ -1,7 +1,14 @@
 //! Model files: read back as written, and refused in one sentence where they are wrong.
 
+mod chats;
+mod folder;
+mod folder_writer;
 mod gguf;
 mod gguf_writer;
+#[path = "../real_model/mod.rs"]
+mod real_model;
+mod recorded;
+mod tokenizing;
 
 use serq_engine::weights::{Architecture, Checkpoint, LayerWeight, ModelConfig, Stored, Tensor, Weight};
 

@@ -160,7 +160,8 @@ fn paired(head: &[Vec<u8>]) -> Vec<Vec<u8>> {
     first.iter().zip(second).flat_map(|(one, other)| [one.clone(), other.clone()]).collect()
 }
 
-fn name(weight: Weight) -> String {
+/// A weight's name in a file.
+pub(crate) fn name(weight: Weight) -> String {
     let Weight::Layer(layer, weight) = weight else {
         return match weight {
             Weight::Embedding => "token_embd.weight",

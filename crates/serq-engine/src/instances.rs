@@ -1,0 +1,141 @@
+//! The instances of a program in one process: a model, their blocks, and the threads that compute.
+//!
+//! There are as many *groups* as instances, or as cores to compute on, whichever are fewer. The
+//! cores are dealt out among the groups, and the instances among them too, in declaration order.
+//! Instances of one group take turns, step by step, in the order their steps were planned.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use crate::kv::KvStore;
+use crate::model::{Model, Part, Runner};
+use crate::sampler::Token;
+use crate::served::Served;
+use crate::service::{Ended, Instances, Run, Span};
+use crate::workers::Workers;
+
+/// The instances of a program, computing one model.
+pub struct LocalInstances {
+    /// By member of a pool.
+    stores: Vec<Option<Arc<KvStore>>>,
+    /// By member of a stage: its group, and its number there.
+    places: Vec<Option<(usize, usize)>>,
+    groups: Vec<Group>,
+}
+
+struct Group {
+    steps: Option<Sender<Step>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+struct Step {
+    instance: usize,
+    runs: Vec<Run>,
+    ended: Ended,
+}
+
+/// How many threads each group of so many instances has.
+pub fn threads(instances: usize, cores: usize) -> Vec<usize> {
+    let groups = instances.min(cores).max(1);
+    (0..groups).map(|group| (cores.max(1) + groups - 1 - group) / groups).collect()
+}
+
+impl LocalInstances {
+    /// The instances of a program, on so many cores.
+    ///
+    /// # Errors
+    ///
+    /// The memory their blocks take, if it is more than `bytes_most`.
+    pub fn new(served: &Served, model: &Arc<Model>, cores: usize, bytes_most: u64) -> Result<Self, String> {
+        let named = served.instances();
+        let mut bytes = 0;
+        for instance in &named {
+            let layout = model.kv_layout(instance.memory.block);
+            bytes += instance.memory.blocks as u64 * layout.block_bytes() as u64;
+        }
+        if bytes > bytes_most {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            return Err(format!(
+                "the blocks of {} instances take {:.1} GiB and {:.1} GiB are to be had: a smaller `cap` is meant",
+                named.len(),
+                gib(bytes),
+                gib(bytes_most)
+            ));
+        }
+        let members = named.iter().map(|instance| instance.pool as usize + 1).max().unwrap_or(0);
+        let mut stores: Vec<Option<Arc<KvStore>>> = vec![None; members];
+        let stages = named.iter().map(|instance| instance.stage as usize + 1).max().unwrap_or(0);
+        let mut places = vec![None; stages];
+        let threads = threads(named.len(), cores);
+        let mut dealt: Vec<Vec<Arc<KvStore>>> = vec![Vec::new(); threads.len()];
+        for (nth, instance) in named.iter().enumerate() {
+            let store = KvStore::new(model.kv_layout(instance.memory.block), instance.memory.blocks);
+            let store = Arc::new(store);
+            let group = nth % threads.len();
+            places[instance.stage as usize] = Some((group, dealt[group].len()));
+            dealt[group].push(Arc::clone(&store));
+            stores[instance.pool as usize] = Some(store);
+        }
+        let groups = dealt.into_iter().zip(threads).enumerate().map(|(group, (stores, threads))| {
+            let (steps, asked) = mpsc::channel::<Step>();
+            let model = Arc::clone(model);
+            let thread = thread::Builder::new().name(format!("serq-group-{group}")).spawn(move || {
+                let workers = Workers::new(threads);
+                let mut runners: Vec<Runner> = stores.iter().map(|store| Runner::new(&model, store.layout())).collect();
+                while let Ok(Step { instance, runs, ended }) = asked.recv() {
+                    ended.tell(compute(&mut runners[instance], &model, &workers, &stores[instance], &runs));
+                }
+            });
+            Group { steps: Some(steps), thread: Some(thread.expect("a thread can be started")) }
+        });
+        Ok(Self { stores, places, groups: groups.collect() })
+    }
+
+    fn store(&self, pool: u32) -> &KvStore {
+        self.stores[pool as usize].as_ref().expect("the memory of an instance")
+    }
+}
+
+/// A step: the forward pass, and a token for each run that wants one.
+fn compute(runner: &mut Runner, model: &Model, workers: &Workers, store: &KvStore, runs: &[Run]) -> Vec<Option<Token>> {
+    let parts: Vec<Part<'_>> = runs
+        .iter()
+        .map(|run| Part { tokens: &run.tokens, start: run.start, blocks: &run.blocks, next: run.next.is_some() })
+        .collect();
+    let logits = runner.step(model, workers, store, &parts);
+    let mut rows = logits.chunks_exact_mut(model.config().vocabulary);
+    runs.iter()
+        .map(|run| {
+            let next = run.next.as_ref()?;
+            let (prompt, answer) = next.before.as_ref().map_or((&[][..], &[][..]), |(prompt, answer)| (prompt, answer));
+            Some(next.sampling.sample(rows.next().expect("a row for each"), prompt, answer, next.nth))
+        })
+        .collect()
+}
+
+impl Instances for LocalInstances {
+    fn start(&mut self, stage: u32, runs: Vec<Run>, ended: Ended) {
+        let (group, instance) = self.places[stage as usize].expect("a step of an instance");
+        let steps = self.groups[group].steps.as_ref().expect("the group is there");
+        steps.send(Step { instance, runs, ended }).expect("the group's thread lives");
+    }
+
+    fn copy(&mut self, from: Span<'_>, to: Span<'_>, tokens: Range<usize>) -> u64 {
+        self.store(from.pool).copy(from.blocks, self.store(to.pool), to.blocks, tokens)
+    }
+}
+
+impl Drop for LocalInstances {
+    fn drop(&mut self) {
+        for group in &mut self.groups {
+            group.steps = None;
+        }
+        for group in &mut self.groups {
+            if let Some(thread) = group.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! Tells the kernel what happens, and does what it answers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use serq_kernel::{Action, Fault, Held, Kernel};
+
+use super::clock::{Clock, Due};
+use super::live::{Computing, Follower, Live};
+use super::{Ended, Instances, Look, Next, PoolLook, Run, Sink, Span, Ticket, Told};
+use crate::contents::Contents;
+use crate::decisions::{Decision, Decisions, Fact};
+use crate::outside::{Outside, tell};
+use crate::request::{Event, Figures, Finish, Request, Stop, Stops};
+use crate::sampler::Token;
+use crate::served::Served;
+
+struct Driver<'c, const MODELLED: bool> {
+    served: &'c Served,
+    kernel: Kernel<'c>,
+    world: Outside<MODELLED>,
+    contents: Contents,
+    /// Who computes; nobody, where time is modelled.
+    instances: Option<Box<dyn Instances>>,
+    told: &'c Sender<Told>,
+    decisions: Option<Decisions>,
+    began: Instant,
+    /// Of the latest fact.
+    time: f64,
+    live: BTreeMap<u64, Live>,
+    followers: Vec<Follower>,
+    /// Whose followers may come.
+    led: Vec<u64>,
+    /// Where each ticket's events go, and how many of its choices are not over.
+    tickets: HashMap<Ticket, (Sink, usize)>,
+    /// By stage: what the running step computes.
+    steps: BTreeMap<u32, Vec<Computing>>,
+    /// Work that takes no time here.
+    done: VecDeque<u32>,
+    clock: Clock,
+    /// Whose job is next at a stage, or among the reads.
+    next: HashMap<Option<u32>, u32>,
+    arrivals: u64,
+    /// Who wants to know what it looks like, once all that was told is done.
+    looking: Vec<Sender<Look>>,
+}
+
+pub(super) fn drive<const MODELLED: bool>(
+    served: &Served,
+    instances: Option<Box<dyn Instances>>,
+    decisions: Option<Decisions>,
+    told: &Sender<Told>,
+    facts: &Receiver<Told>,
+) {
+    let blocks: usize = served.memories.iter().flatten().map(|memory| memory.blocks * memory.block).sum();
+    let block = served.named_block();
+    let mut driver: Driver<'_, MODELLED> = Driver {
+        served,
+        kernel: Kernel::new(&served.code, false),
+        world: Outside::new(served.program.run.seed),
+        contents: Contents::new(block, 4 * (blocks / block + 1)),
+        instances,
+        told,
+        decisions,
+        began: Instant::now(),
+        time: 0.0,
+        live: BTreeMap::new(),
+        followers: Vec::new(),
+        led: Vec::new(),
+        tickets: HashMap::new(),
+        steps: BTreeMap::new(),
+        done: VecDeque::new(),
+        clock: Clock::default(),
+        next: HashMap::new(),
+        arrivals: 0,
+        looking: Vec::new(),
+    };
+    while driver.wait(facts) {}
+    driver.close();
+}
+
+impl<const MODELLED: bool> Driver<'_, MODELLED> {
+    /// The time of a fact that is told now. It never goes back.
+    fn now(&mut self) -> f64 {
+        self.time = self.time.max(self.began.elapsed().as_secs_f64());
+        self.time
+    }
+
+    /// Waits for something to happen, and does all that follows. Answers whether to go on.
+    fn wait(&mut self, facts: &Receiver<Told>) -> bool {
+        let first = match self.clock.first() {
+            None => facts.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(time) => {
+                let wait = Duration::try_from_secs_f64(time - self.began.elapsed().as_secs_f64()).unwrap_or_default();
+                facts.recv_timeout(wait.min(Duration::from_secs(3600)))
+            }
+        };
+        self.wake();
+        let mut next = match first {
+            Ok(told) => Some(told),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        };
+        while let Some(told) = next {
+            if matches!(told, Told::Closed) {
+                return false;
+            }
+            self.hear(told);
+            next = facts.try_recv().ok();
+        }
+        self.settle();
+        for answer in std::mem::take(&mut self.looking) {
+            // Who is not there any more need not know.
+            let _ = answer.send(self.look());
+        }
+        true
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Submitted { ticket, request, sink } => self.submit(ticket, request, sink),
+            Told::GoneAway { ticket } => self.go_away(ticket),
+            Told::StepEnded { stage, tokens } => self.end_step(stage, tokens),
+            Told::Look { answer } => self.looking.push(answer),
+            Told::Closed => {}
+        }
+    }
+
+    /// Tells the kernel, and does what it answers.
+    fn tell(&mut self, fact: Fact) {
+        let told = tell(&mut self.kernel, &mut self.world, &fact);
+        if let Some(decisions) = &mut self.decisions
+            && (fact != Fact::Due || !self.world.actions.is_empty())
+        {
+            decisions.fact(&fact);
+            for action in &self.world.actions {
+                Decision::of(&self.kernel, action).into_iter().for_each(|decision| decisions.decision(decision));
+            }
+        }
+        self.act();
+        if let Err(fault) = told {
+            self.fail(&fault);
+        }
+    }
+
+    /// Work that takes no time is over at once; then engines are planned, until nothing follows.
+    fn settle(&mut self) {
+        loop {
+            self.bring_followers();
+            while let Some(job) = self.done.pop_front() {
+                let time = self.now();
+                self.tell(Fact::WorkEnded { time, job });
+            }
+            self.tell(Fact::Due);
+            self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
+            self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
+            if self.done.is_empty() && self.led.is_empty() {
+                break;
+            }
+        }
+        self.end_stuck();
+    }
+
+    /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there.
+    fn end_stuck(&mut self) {
+        if !self.steps.is_empty() || self.clock.first().is_some() || self.kernel.live() == 0 {
+            return;
+        }
+        let stuck: Vec<u64> = self.live.keys().copied().collect();
+        for session in stuck {
+            let Some(live) = self.live.get_mut(&session) else { continue };
+            let message = "no instance can serve it: it waits for room that nothing will free".to_owned();
+            live.finish.get_or_insert(Finish::Refused(message));
+            let time = self.now();
+            self.tell(Fact::Cancelled { time, session });
+        }
+    }
+
+    /// Tells what is due, each at its own time: modelled steps do not get later because a thread
+    /// wakes late.
+    fn wake(&mut self) {
+        let now = self.began.elapsed().as_secs_f64();
+        while let Some((time, what)) = self.clock.take(now) {
+            self.time = self.time.max(time);
+            let time = self.time;
+            match what {
+                Due::Lease(timer) => self.tell(Fact::Woken { time, timer }),
+                Due::Work(job) => self.tell(Fact::WorkEnded { time, job }),
+                Due::Next(stage) => {
+                    let job = self.next[&stage];
+                    self.tell(Fact::WorkEnded { time, job });
+                }
+                Due::Step(stage) => {
+                    let said = self.steps.get_mut(&stage).into_iter().flatten();
+                    let tokens = said.filter(|one| one.upto > 0).map(|one| one.said.take()).collect();
+                    self.end_step_at(time, stage, tokens);
+                }
+            }
+            // What follows at this time comes before what is due later.
+            self.settle();
+        }
+    }
+
+    fn submit(&mut self, ticket: Ticket, request: Request, sink: Sink) {
+        let Request { prompt, max_tokens, choices, salt, conversation } = request;
+        let salt = if self.served.memories.iter().flatten().all(|memory| memory.shared) {
+            self.contents.salt(&format!("s{salt}"))
+        } else {
+            match conversation {
+                Some(conversation) => self.contents.salt(&format!("c{salt}\0{conversation}")),
+                None => self.contents.fresh(),
+            }
+        };
+        let mut names = Vec::new();
+        self.contents.name(salt, &prompt, &mut names);
+        self.tickets.insert(ticket, (sink, choices.len()));
+        let mut first = None;
+        for (choice, wanted) in choices.into_iter().enumerate() {
+            let live = Live {
+                ticket,
+                choice,
+                prompt: prompt.len(),
+                tokens: prompt.clone(),
+                max_tokens,
+                sampling: Arc::new(wanted.sampling),
+                voice: wanted.voice,
+                stops: Stops::new(wanted.stops),
+                name: names.last().copied().unwrap_or(salt),
+                named: names.len(),
+                computed: Vec::new(),
+                running: None,
+                finish: None,
+                gone_away: false,
+                started: false,
+                figures: Figures::default(),
+            };
+            match first {
+                None => first = Some(self.arrive(live, names.clone())),
+                Some(first) => self.followers.push(Follower { live, names: names.clone(), first }),
+            }
+        }
+    }
+
+    /// Its session begins. Answers the session's number.
+    fn arrive(&mut self, live: Live, names: Vec<u64>) -> u64 {
+        let session = self.arrivals;
+        self.arrivals += 1;
+        let fact = Fact::Arrived {
+            time: self.now(),
+            prompt_tokens: live.prompt as f64,
+            max_tokens: live.max_tokens as f64,
+            block: self.contents.block() as f64,
+            names,
+        };
+        self.live.insert(session, live);
+        self.tell(fact);
+        session
+    }
+
+    /// The prompt of the first of them is computed, or it is over: the others come, and find it.
+    fn bring_followers(&mut self) {
+        for first in std::mem::take(&mut self.led) {
+            while let Some(at) = self.followers.iter().position(|follower| follower.first == first) {
+                let Follower { live, names, .. } = self.followers.remove(at);
+                self.arrive(live, names);
+            }
+        }
+    }
+
+    fn go_away(&mut self, ticket: Ticket) {
+        if self.tickets.remove(&ticket).is_none() {
+            return;
+        }
+        self.followers.retain(|follower| follower.live.ticket != ticket);
+        let sessions: Vec<u64> = self.live.iter().filter(|(_, l)| l.ticket == ticket).map(|(&s, _)| s).collect();
+        for session in sessions {
+            let Some(live) = self.live.get_mut(&session) else { continue };
+            live.gone_away = true;
+            if live.running.is_none() {
+                let time = self.now();
+                self.tell(Fact::Cancelled { time, session });
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        let mut actions = std::mem::take(&mut self.world.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::StartStep { stage, cost, .. } => {
+                    self.start_step(stage);
+                    if MODELLED {
+                        self.clock.set(Due::Step(stage), self.time + cost);
+                    }
+                }
+                Action::StartWork { job, work } if MODELLED => self.clock.set(Due::Work(job), self.time + work),
+                Action::StartWork { job, .. } => self.done.push_back(job),
+                Action::StopWork { job } => {
+                    self.clock.stop(Due::Work(job));
+                    self.done.retain(|&waiting| waiting != job);
+                }
+                Action::NextFinish { stage, next } if MODELLED => match next {
+                    Some((job, time)) => {
+                        self.next.insert(stage, job);
+                        self.clock.set(Due::Next(stage), time);
+                    }
+                    None => self.clock.stop(Due::Next(stage)),
+                },
+                Action::StartFlow { job } => {
+                    self.start_flow(job);
+                    if !MODELLED {
+                        self.done.push_back(job);
+                    }
+                }
+                Action::WakeAt { timer, time } => self.clock.set(Due::Lease(timer), time),
+                Action::StopWake { timer } => self.clock.stop(Due::Lease(timer)),
+                Action::Observed { observe, session, value, .. } => {
+                    if let Some(live) = self.live.get_mut(&session) {
+                        let name = self.served.program.observes[observe as usize].clone();
+                        live.figures.observed.insert(name, value);
+                    }
+                }
+                Action::Ended { session } => self.end(session),
+                _ => {}
+            }
+        }
+        debug_assert!(self.world.actions.is_empty(), "nothing is told while actions are done");
+        self.world.actions = actions;
+    }
+
+    fn start_step(&mut self, stage: u32) {
+        let mut computing = Vec::new();
+        let mut runs = Vec::new();
+        let mut over = Vec::new();
+        for run in self.kernel.runs(stage) {
+            let Some(live) = self.live.get_mut(&run.session) else { continue };
+            let Held { pool, admission, position, blocks, .. } = run.at;
+            let memory = self.served.memories[pool as usize].expect("an instance's memory has blocks");
+            let computed = *live.computed(&run.at);
+            let known = live.tokens.len();
+            if !MODELLED && position > computed as f64 && computed < known {
+                let message = format!(
+                    "the program has {position} tokens loaded, and {computed} were found, computed or brought by a read"
+                );
+                over.push((run.session, message));
+                continue;
+            }
+            if !live.started {
+                live.started = true;
+                live.figures.tokens_cached = computed.min(live.prompt);
+            }
+            // Where nothing is left to compute, what comes after the last token is asked again.
+            let start = computed.min(known - 1);
+            let upto = (start + run.tokens.ceil() as usize).min(known);
+            if blocks.len() * memory.block < upto {
+                let held = blocks.len() * memory.block;
+                over.push((run.session, format!(
+                    "the program holds room for {held} tokens and computes the {upto}th; more units or `growing` is meant"
+                )));
+                continue;
+            }
+            let wants_next = upto == known && !run.leased && live.answer() < live.max_tokens;
+            let next = wants_next.then(|| Next {
+                sampling: Arc::clone(&live.sampling),
+                nth: live.answer(),
+                before: live
+                    .sampling
+                    .looks_back()
+                    .then(|| (live.tokens[..live.prompt].to_vec(), live.tokens[live.prompt..].to_vec())),
+            });
+            live.running = Some(stage);
+            let said = Token { id: live.tokens[live.answer() % live.prompt], logprobs: None };
+            let said = next.is_some().then_some(said);
+            computing.push(Computing { session: run.session, pool, admission, upto, said });
+            runs.push(Run {
+                tokens: live.tokens[start..upto].to_vec(),
+                start,
+                blocks: blocks[..upto.div_ceil(memory.block)].to_vec(),
+                next,
+            });
+        }
+        for (session, message) in over {
+            if let Some(live) = self.live.get_mut(&session) {
+                live.finish.get_or_insert(Finish::Failed(message));
+                live.gone_away = true;
+                live.running = Some(stage);
+            }
+            computing.push(Computing { session, pool: 0, admission: 0, upto: 0, said: None });
+        }
+        self.steps.insert(stage, computing);
+        let ended = Ended { told: self.told.clone(), stage };
+        match &mut self.instances {
+            // The clock tells its end.
+            None => {}
+            Some(_) if runs.is_empty() => ended.tell(Vec::new()),
+            Some(instances) => instances.start(stage, runs, ended),
+        }
+    }
+
+    fn end_step(&mut self, stage: u32, tokens: Vec<Option<Token>>) {
+        let time = self.now();
+        self.end_step_at(time, stage, tokens);
+    }
+
+    fn end_step_at(&mut self, time: f64, stage: u32, tokens: Vec<Option<Token>>) {
+        let Some(computed) = self.steps.remove(&stage) else { return };
+        let there: BTreeSet<u64> = self.kernel.runs(stage).map(|run| run.session).collect();
+        let mut tokens = tokens.into_iter();
+        for Computing { session, pool, admission, upto, .. } in &computed {
+            let token = if *upto > 0 { tokens.next().flatten() } else { None };
+            let Some(live) = self.live.get_mut(session) else { continue };
+            live.running = None;
+            if !there.contains(session) || *upto == 0 {
+                continue;
+            }
+            if let Some(at) = live.computed.iter().position(|(of, when, _)| (of, when) == (pool, admission)) {
+                live.computed[at].2 = live.computed[at].2.max(*upto);
+            }
+            if let Some(token) = token
+                && !live.gone_away
+            {
+                if live.answer() == 0 {
+                    self.led.push(*session);
+                }
+                self.take_token(*session, token);
+            }
+        }
+        self.tell(Fact::StepEnded { time, stage });
+        for Computing { session, .. } in computed {
+            if self.live.get(&session).is_some_and(|live| live.gone_away && live.running.is_none()) {
+                let time = self.now();
+                self.tell(Fact::Cancelled { time, session });
+            }
+        }
+    }
+
+    /// The next token of an answer.
+    fn take_token(&mut self, session: u64, token: Token) {
+        let live = self.live.get_mut(&session).expect("it is live");
+        live.tokens.push(token.id);
+        let nth = live.answer();
+        live.figures.tokens = nth;
+        let ends = live.sampling.ends.contains(&token.id);
+        let (text, stop) = match ends {
+            true => (String::new(), None),
+            false if nth <= live.sampling.min_tokens => (live.voice.say(token.id), None),
+            false => live.stops.next(&live.voice.say(token.id)),
+        };
+        if let Some(stop) = stop {
+            live.finish = Some(Finish::Stop(Some(Stop::Text(stop))));
+        } else if ends {
+            live.finish = Some(Finish::Stop(Some(Stop::Token(token.id))));
+        } else if nth >= live.max_tokens {
+            live.finish = Some(Finish::Length);
+        }
+        let (finished, choice, ticket) = (live.finish.is_some(), live.choice, live.ticket);
+        if let Some((sink, _)) = self.tickets.get_mut(&ticket) {
+            sink(Event::Token { choice, token: token.id, text, logprobs: token.logprobs });
+        }
+        self.name_tokens(session);
+        if finished {
+            self.tell(Fact::Stopped { session, answer: nth as f64 });
+        }
+    }
+
+    /// Blocks that became whole get their names.
+    fn name_tokens(&mut self, session: u64) {
+        let block = self.contents.block();
+        let live = self.live.get_mut(&session).expect("it is live");
+        if live.tokens.len() / block == live.named {
+            return;
+        }
+        let mut names = Vec::new();
+        self.contents.name(live.name, &live.tokens[live.named * block..], &mut names);
+        live.named += names.len();
+        live.name = *names.last().expect("one became whole");
+        self.tell(Fact::Content { session, block: block as f64, names });
+    }
+
+    /// A read: its bytes are copied, or where time is modelled only counted.
+    fn start_flow(&mut self, job: u32) {
+        let Some(flow) = self.kernel.flow(job) else { return };
+        let Some(live) = self.live.get_mut(&flow.session) else { return };
+        let from_computed = *live.computed(&flow.from);
+        let start = *live.computed(&flow.to);
+        let block_of = |pool: u32| self.served.memories[pool as usize].expect("the blocks of an instance").block;
+        let room = |held: &Held<'_>| held.blocks.len() * block_of(held.pool);
+        let upto = (start + flow.tokens.ceil() as usize).min(from_computed).min(room(&flow.from)).min(room(&flow.to));
+        if start < upto {
+            let from = Span { pool: flow.from.pool, blocks: flow.from.blocks };
+            let to = Span { pool: flow.to.pool, blocks: flow.to.blocks };
+            if let Some(instances) = &mut self.instances {
+                live.figures.kv_bytes_moved += instances.copy(from, to, start..upto);
+            }
+            live.figures.tokens_moved += upto - start;
+            *live.computed(&flow.to) = upto;
+        }
+    }
+
+    /// A session is over: so is its request.
+    fn end(&mut self, session: u64) {
+        let Some(live) = self.live.remove(&session) else { return };
+        self.led.push(session);
+        self.finish(live);
+    }
+
+    fn finish(&mut self, mut live: Live) {
+        let answer = live.answer();
+        let finish = live.finish.take().unwrap_or_else(|| match answer {
+            0 => Finish::Refused(
+                "the program ended the request without an answer: no instance can hold it, or its route says so".into(),
+            ),
+            _ => Finish::Length,
+        });
+        let mut text = live.stops.rest();
+        if !matches!(finish, Finish::Stop(Some(Stop::Text(_)))) {
+            text += &live.voice.rest();
+        } else {
+            text.clear();
+        }
+        let over = match self.tickets.get_mut(&live.ticket) {
+            Some((sink, left)) => {
+                sink(Event::Finished { choice: live.choice, finish, text, figures: live.figures });
+                *left -= 1;
+                *left == 0
+            }
+            None => false,
+        };
+        if over {
+            self.tickets.remove(&live.ticket);
+        }
+    }
+
+    /// The program stopped: everybody is told why, and the kernel begins anew.
+    fn fail(&mut self, fault: &Fault) {
+        let at = fault.at.map_or_else(String::new, |at| format!(" (line {})", at.line));
+        let message = format!("the program stopped: {}{at}", fault.message);
+        let live = std::mem::take(&mut self.live).into_values();
+        for mut live in live.chain(self.followers.drain(..).map(|follower| follower.live)).collect::<Vec<_>>() {
+            live.finish = Some(Finish::Failed(message.clone()));
+            self.finish(live);
+        }
+        self.led.clear();
+        self.kernel = Kernel::new(&self.served.code, false);
+        self.world = Outside::new(self.served.program.run.seed);
+        (self.arrivals, self.began, self.time) = (0, Instant::now(), 0.0);
+        self.done.clear();
+        (self.clock, self.next) = (Clock::default(), HashMap::new());
+        // What still runs writes to blocks that are free now; its end is waited for before the next
+        // step of the same instance, and nobody reads them before that.
+        self.steps.clear();
+    }
+
+    fn look(&self) -> Look {
+        let code = &self.served.code;
+        let named = |name: &str, member: u32, family: u32, sizes: &dyn Fn(u32) -> Option<u32>| match sizes(family) {
+            Some(_) => format!("{name}[{member}]"),
+            None => name.to_owned(),
+        };
+        let left = self.kernel.left();
+        let pools = code.pool_members().enumerate().map(|(pool, (name, family, member))| {
+            let state = self.kernel.pool_state(pool as u32);
+            let declared = &self.served.program.pools[family as usize];
+            PoolLook {
+                name: named(name, member, family, &|_| declared.size),
+                cap: declared.cap.0,
+                used: state.used,
+                cached: state.cached,
+                waiting: state.queue,
+                holders: state.holders,
+                left: left[pool],
+                counts: self.kernel.pool_counts(pool as u32),
+            }
+        });
+        let instances = self.served.instances().into_iter().map(|instance| {
+            let running = self.steps.get(&instance.stage).map_or(0, Vec::len);
+            (instance.name, running, self.kernel.iterations(instance.stage))
+        });
+        Look {
+            live: self.live.len() as u64 + self.followers.len() as u64,
+            pools: pools.collect(),
+            instances: instances.collect(),
+        }
+    }
+
+    /// Nobody is served any more.
+    fn close(&mut self) {
+        let live = std::mem::take(&mut self.live).into_values();
+        for mut live in live.chain(self.followers.drain(..).map(|follower| follower.live)).collect::<Vec<_>>() {
+            live.finish.get_or_insert(Finish::Failed("the server is going down".into()));
+            self.finish(live);
+        }
+        if let Some(decisions) = &mut self.decisions {
+            // Who started the service has the file, and looks whether it is whole.
+            let _ = decisions.flush();
+        }
+    }
+}

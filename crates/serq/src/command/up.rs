@@ -1,0 +1,205 @@
+//! `serq up`: what a program names, for real.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use serq_engine::decisions::Decisions;
+use serq_engine::instances::threads;
+use serq_engine::kernels::{Compute, Path};
+use serq_engine::model_files;
+use serq_engine::served::Served;
+use serq_gateway::Options;
+
+use crate::failure::Failure;
+use crate::flags::{MessageFlags, ProgramFlags, SettingFlags};
+use crate::output;
+use crate::program_file::ProgramFile;
+use crate::serving::Serving;
+
+/// Start the instances a program names, behind an OpenAI-compatible server
+#[derive(Args)]
+pub(crate) struct Up {
+    /// The program's text
+    #[arg(value_name = "FILE")]
+    file: String,
+
+    #[command(flatten)]
+    settings: SettingFlags,
+
+    #[command(flatten)]
+    messages: MessageFlags,
+
+    #[command(flatten)]
+    engine: EngineFlags,
+
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+
+    /// At which port; 0: one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+
+    /// Take the time that the program's costs say, and compute nothing: an answer says its prompt again
+    #[arg(long)]
+    modelled: bool,
+
+    /// Write what the kernel is told and decides to a file, for `serq replay`
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<std::path::PathBuf>,
+}
+
+/// The model, and how it is computed.
+#[derive(Args, Clone)]
+pub(crate) struct EngineFlags {
+    /// A name of `serq model list`, a GGUF file, a Hugging Face folder, or `tiny`: random weights
+    /// that are built in
+    #[arg(long, value_name = "MODEL", default_value = "tiny")]
+    pub(crate) model: String,
+
+    /// With which instructions: `portable`, `avx2` or `avx512` [default: the best there are]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kernels: Option<Path>,
+
+    /// In what matrices are multiplied [default: what suits how they are stored]
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) compute: Option<ComputeFlag>,
+
+    /// Cores to compute on [default: all]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ComputeFlag {
+    /// Singles.
+    F32,
+    /// Weights and activations rounded to bf16.
+    Bf16,
+    /// Weights as integers in blocks of 32, activations rounded to such.
+    Int8,
+}
+
+impl EngineFlags {
+    /// As a command line has them.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--model={}", self.model)];
+        arguments.extend(self.kernels.map(|path| format!("--kernels={path}")));
+        arguments.extend(
+            self.compute.and_then(|compute| Some(format!("--compute={}", compute.to_possible_value()?.get_name()))),
+        );
+        arguments.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        arguments
+    }
+
+    /// Opens the model.
+    pub(crate) fn open(&self) -> Result<Serving, Failure> {
+        let checkpoint = model_files::open(&self.model).map_err(|error| Failure::Failed(error.to_string()))?;
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let name = std::path::Path::new(&self.model);
+        let name = name.file_stem().filter(|_| name.exists()).map(|stem| stem.to_string_lossy().into_owned());
+        Ok(Serving {
+            name: name.unwrap_or_else(|| self.model.clone()),
+            checkpoint,
+            path: self.kernels.unwrap_or_else(Path::best),
+            compute: self.compute.map(|compute| match compute {
+                ComputeFlag::F32 => Compute::F32,
+                ComputeFlag::Bf16 => Compute::Bf16,
+                ComputeFlag::Int8 => Compute::Int8,
+            }),
+            cores: self.threads.map_or_else(cores, std::num::NonZeroUsize::get),
+        })
+    }
+}
+
+/// A program's file, compiled to be served.
+pub(crate) fn served(file: &str, settings: &SettingFlags, messages: &MessageFlags) -> Result<Served, Failure> {
+    let flags = ProgramFlags { file: file.to_owned(), settings: settings.clone(), messages: messages.clone() };
+    let program = ProgramFile::open(&flags)?;
+    let linked = program.link_to_serve(settings)?;
+    Served::new(linked.program).map_err(|why| Failure::Failed(format!("{file}: {why}")))
+}
+
+impl Up {
+    pub(crate) fn execute(self) -> Result<(), Failure> {
+        let served = served(&self.file, &self.settings, &self.messages)?;
+        let serving = self.engine.open()?;
+        let (named, brings) = (served.instances(), served.brings());
+        let decisions = match &self.decisions {
+            Some(path) => {
+                let file = File::create(path).map_err(|error| output::cannot("write", path, &error))?;
+                Some(Decisions::new(&served, self.modelled, Box::new(BufWriter::new(file))))
+            }
+            None => None,
+        };
+        let cores = serving.cores;
+        let (backend, model) = serving.start(served, self.modelled, decisions).map_err(Failure::Failed)?;
+        let name = backend.model.id.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::Failed(format!("the server cannot start: {error}")))?;
+        let listening = runtime.block_on(tokio::net::TcpListener::bind((self.host, self.port)));
+        let listener = listening
+            .map_err(|error| Failure::Failed(format!("cannot listen at {}:{}: {error}", self.host, self.port)))?;
+        let address = listener.local_addr().map_err(|error| Failure::Failed(error.to_string()))?;
+        let mut text = String::new();
+        let groups = threads(named.len(), cores);
+        for (nth, instance) in named.iter().enumerate() {
+            let (blocks, block) = (instance.memory.blocks, instance.memory.block);
+            text +=
+                &format!("  {:6} ready   block {block}   {blocks} blocks = {} tokens", instance.name, blocks * block);
+            if let Some(model) = &model {
+                let bytes = blocks * model.kv_layout(block).block_bytes();
+                let threads = groups[nth % groups.len()];
+                let s = if threads == 1 { "" } else { "s" };
+                text += &format!(", {:.0} MB   {threads} thread{s}", bytes as f64 / 1e6);
+            }
+            text += "\n";
+        }
+        match &model {
+            Some(model) => {
+                let (path, compute) = (model.path(), format!("{:?}", model.compute()).to_lowercase());
+                text += &format!("  model  {name}, {compute}, {path} kernels\n");
+            }
+            None => text += &format!("  model  {name}, modelled: the program's costs, and no tokens of its own\n"),
+        }
+        text += &format!("  request: {}\n", brings.join(", "));
+        text += &format!("  serving http://{address}/v1\n\n");
+        text += &format!(
+            "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' \\\n    \
+             -d '{{\"model\": \"{name}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}], \"max_tokens\": 32}}'"
+        );
+        output::print(&format!("{text}\n"))?;
+        let backend = Arc::new(backend);
+        let cut =
+            runtime.block_on(serq_gateway::serve(listener, Arc::clone(&backend), Options::default(), interrupted()));
+        if cut > 0 {
+            output::tell(&format!("{cut} connections were cut off"));
+        }
+        Ok(())
+    }
+}
+
+/// Ctrl-C, or a termination.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminated.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without it the server goes on until it is killed.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,100 @@
+//! Real instances in this process, behind the gateway.
+
+mod backend;
+
+use std::sync::Arc;
+
+use serq_engine::chat::ChatTemplate;
+use serq_engine::decisions::Decisions;
+use serq_engine::instances::LocalInstances;
+use serq_engine::kernels::{Compute, Path};
+use serq_engine::model::{Model, compute_of};
+use serq_engine::served::Served;
+use serq_engine::service::Service;
+use serq_engine::tokenizer::Tokenizer;
+use serq_engine::weights::Checkpoint;
+
+pub(crate) use backend::EngineBackend;
+
+/// What a model is served with.
+pub(crate) struct Serving {
+    /// Its name for clients.
+    pub(crate) name: String,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) path: Path,
+    /// `None`: what suits how its weights are stored.
+    pub(crate) compute: Option<Compute>,
+    /// To compute on.
+    pub(crate) cores: usize,
+}
+
+/// A model ready to compute, with its words.
+pub(crate) struct Packed {
+    pub(crate) model: Arc<Model>,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) chat: Option<ChatTemplate>,
+    /// Ids that end an answer.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) cores: usize,
+}
+
+impl Serving {
+    /// Packs the weights.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: what of the model is not to be had.
+    pub(crate) fn pack(self) -> Result<Packed, String> {
+        let Self { checkpoint, path, compute, cores, .. } = self;
+        let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
+        Ok(Packed {
+            model: Arc::new(Model::new(&checkpoint, path, compute)),
+            tokenizer: Tokenizer::of(&checkpoint).map_err(|error| error.to_string())?,
+            chat: ChatTemplate::of(&checkpoint).map_err(|error| error.to_string())?,
+            ends: checkpoint.config.eos.iter().copied().collect(),
+            cores,
+        })
+    }
+
+    /// Packs the weights and starts the program's instances, or modelled ones.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: what of the model is not to be had, or what does not fit this machine.
+    pub(crate) fn start(
+        self,
+        served: Served,
+        modelled: bool,
+        decisions: Option<Decisions>,
+    ) -> Result<(EngineBackend, Option<Arc<Model>>), String> {
+        let Self { name, checkpoint, path, compute, cores } = self;
+        let tokenizer = Tokenizer::of(&checkpoint).map_err(|error| error.to_string())?;
+        let chat = ChatTemplate::of(&checkpoint).map_err(|error| error.to_string())?;
+        let config = &checkpoint.config;
+        let model = serq_gateway::backend::Model {
+            id: name,
+            created: 0,
+            context_tokens: config.context as u32,
+            vocabulary_tokens: config.vocabulary as u32,
+        };
+        let ends = config.eos.iter().copied().collect();
+        let (service, packed) = if modelled {
+            (Service::modelled(served, decisions), None)
+        } else {
+            let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
+            let packed = Arc::new(Model::new(&checkpoint, path, compute));
+            let instances = LocalInstances::new(&served, &packed, cores, memory_free())?;
+            (Service::start(served, Box::new(instances), decisions), Some(packed))
+        };
+        let tokenizer = Arc::new(tokenizer);
+        Ok((EngineBackend { model, service, tokenizer, chat, ends, live: Arc::default() }, packed))
+    }
+}
+
+/// Bytes of memory that can still be taken, as the system says; where it does not, all there could be.
+fn memory_free() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib * 1024)
+}

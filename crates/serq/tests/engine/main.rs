@@ -1,0 +1,331 @@
+//! A program served by instances whose memory shows whether every block had what it should.
+
+mod ledger;
+mod pair;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+
+use ledger::{Books, Ledger, next_token, pool_of};
+use serq_engine::decisions::{Decisions, Replayed, replay};
+use serq_engine::request::{Choice, Event, Finish, Mute, Request};
+use serq_engine::sampler::Sampling;
+use serq_engine::served::Served;
+use serq_engine::service::{Service, Submitted};
+use serq_lang::{Settings, compile, load};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// An example as it is served.
+fn served(path: &str, sets: &[(&str, String)]) -> Served {
+    let path = root().join(path);
+    let text = fs::read_to_string(&path).unwrap();
+    let mut read = |path: &str| fs::read_to_string(path).map_err(|error| error.to_string());
+    let (mut sources, mut found) = load(Some(path.to_str().unwrap()), &text, &mut read);
+    let settings = Settings {
+        sets: sets.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        horizon: Some(1e9),
+        warmup: Some(0.0),
+        served: true,
+        ..Settings::default()
+    };
+    let (program, more) = compile(&mut sources, &settings);
+    found.extend(more);
+    let told = serq_lang::diagnostic::render(&sources, &found, serq_lang::diagnostic::Style::Plain);
+    Served::new(program.unwrap_or_else(|| panic!("{told}"))).unwrap()
+}
+
+const PAIR: &str = "examples/local/pd_smollm2.sq";
+
+/// A linear congruential generator (Knuth, TAOCP 2, 3.3.4).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A log that can be read while it is written.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A request, and what is told of it.
+struct Asked {
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    choices: usize,
+    events: Receiver<Event>,
+    submitted: Option<Submitted>,
+}
+
+fn ask(service: &Service, prompt: Vec<u32>, max_tokens: usize, choices: usize) -> Asked {
+    ask_for(service, prompt, max_tokens, vec![Sampling::default(); choices])
+}
+
+fn ask_for(service: &Service, prompt: Vec<u32>, max_tokens: usize, samplings: Vec<Sampling>) -> Asked {
+    let (tell, events) = mpsc::channel();
+    let choices = samplings.len();
+    let choice = |sampling| Choice { sampling, stops: Vec::new(), voice: Box::new(Mute) };
+    let request = Request {
+        prompt: prompt.clone(),
+        max_tokens,
+        choices: samplings.into_iter().map(choice).collect(),
+        salt: String::new(),
+        conversation: None,
+    };
+    let submitted = Some(service.submit(request, Box::new(move |event| drop(tell.send(event)))));
+    Asked { prompt, max_tokens, choices, events, submitted }
+}
+
+/// What all blocks together should make it say.
+fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..max_tokens {
+        tokens.push(next_token(&tokens));
+    }
+    tokens.split_off(prompt.len())
+}
+
+/// Waits for all of an answer; answers tokens found, and moved.
+fn check(asked: &Asked) -> (usize, usize) {
+    let (answers, cached, moved) = collect(asked);
+    for answer in answers.values() {
+        assert_eq!(*answer, expected(&asked.prompt, asked.max_tokens), "a prompt of {}", asked.prompt.len());
+    }
+    assert_eq!(answers.len(), asked.choices);
+    (cached, moved)
+}
+
+/// Waits for all of an answer: its choices, and tokens found and moved.
+fn collect(asked: &Asked) -> (BTreeMap<usize, Vec<u32>>, usize, usize) {
+    let mut answers: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+    let (mut over, mut cached, mut moved) = (0, 0, 0);
+    while over < asked.choices {
+        match asked.events.recv().expect("every choice is finished") {
+            Event::Token { choice, token, .. } => answers.entry(choice).or_default().push(token),
+            Event::Finished { finish, figures, .. } => {
+                assert!(matches!(finish, Finish::Length | Finish::Stop(_)), "{finish:?}");
+                over += 1;
+                cached += figures.tokens_cached;
+                moved += figures.tokens_moved;
+            }
+        }
+    }
+    (answers, cached, moved)
+}
+
+fn nothing_is_left(service: &Service) {
+    let look = service.look().unwrap();
+    assert_eq!(look.live, 0);
+    for pool in &look.pools {
+        assert_eq!((pool.left, pool.used, pool.holders), (0.0, 0.0, 0), "{}", pool.name);
+    }
+}
+
+struct Setup {
+    service: Service,
+    log: Log,
+}
+
+fn start(sets: &[(&str, String)]) -> Setup {
+    let served = served(PAIR, sets);
+    let (ledger, _) = Ledger::new(&served, false);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
+    let instances = Books { pool_of: pool_of(&served), ledger };
+    Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log }
+}
+
+impl Setup {
+    /// Ends it; its log is decided again.
+    fn replay(self) -> Replayed {
+        drop(self.service);
+        let log = self.log.0.lock().unwrap().clone();
+        replay(&log[..]).unwrap_or_else(|why| panic!("{why}"))
+    }
+}
+
+fn prompt(random: &mut Random, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|_| random.below(50_000) as u32).collect()
+}
+
+/// Every pair of block sizes, prompts around every boundary, prefixes there and not, the prefill
+/// here and there, in chunks: the answer is always the same.
+#[test]
+fn the_answer_does_not_depend_on_blocks_chunks_or_where_it_is_computed() {
+    let mut random = Random(1);
+    for from in [1, 8, 16, 32, 48, 128] {
+        for to in [1, 8, 16, 32, 48, 128] {
+            for (threshold, budget) in [("1", "512"), ("inf", "512"), ("20", "37")] {
+                let setup = start(&[
+                    ("bsP", from.to_string()),
+                    ("bsD", to.to_string()),
+                    ("blocksP", (4096 / from).to_string()),
+                    ("blocksD", (4096 / to).to_string()),
+                    ("thr", threshold.into()),
+                    ("B", budget.into()),
+                ]);
+                let mut lengths = vec![1, 2, 3, 100];
+                for block in [from, to, from * to / if from > to { to } else { from }] {
+                    lengths.extend([block - 1, block, block + 1, 2 * block, 2 * block + 1]);
+                }
+                lengths.retain(|&length| (1..=700).contains(&length));
+                let (mut cached, mut moved) = (0, 0);
+                for length in lengths {
+                    let text = prompt(&mut random, length as usize);
+                    let one = ask(&setup.service, text.clone(), 5, 1);
+                    moved += check(&one).1;
+                    // The same again, and one that goes on from its answer.
+                    let again = ask(&setup.service, text.clone(), 3, 1);
+                    cached += check(&again).0;
+                    let mut further = text;
+                    further.extend(expected(&one.prompt, 5));
+                    further.extend(prompt(&mut random, 7));
+                    cached += check(&ask(&setup.service, further, 4, 1)).0;
+                }
+                nothing_is_left(&setup.service);
+                assert!(cached > 0, "{from} {to}: prefixes are found");
+                assert_eq!(moved > 0, threshold != "inf", "{from} {to} {threshold}: reads");
+                setup.replay();
+            }
+        }
+    }
+}
+
+/// Many at once, in pools that are too small for them, with steps that end in any order, answers
+/// that several want, and clients that go away at any time.
+fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
+    let mut random = Random(seed);
+    let served = served(PAIR, sets);
+    let (ledger, steps) = Ledger::new(&served, true);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
+    let instances = Books { pool_of: pool_of(&served), ledger };
+    let service = Service::start(served, Box::new(instances), Some(decisions));
+    let setup = Setup { service, log };
+    let service = &setup.service;
+    let mut texts: Vec<Vec<u32>> = Vec::new();
+    let mut asked: Vec<Asked> = Vec::new();
+    let mut came = 0;
+    loop {
+        let running = steps.lock().unwrap().running();
+        match random.below(10) {
+            0..4 if came < requests => {
+                let length = 1 + random.below(60) as usize;
+                let mut text = prompt(&mut random, length);
+                // Often it goes on from another.
+                if random.below(2) == 0 && !texts.is_empty() {
+                    let mut longer = texts[random.below(texts.len() as u64) as usize].clone();
+                    longer.truncate(90);
+                    longer.extend(&text[..text.len().min(9)]);
+                    text = longer;
+                }
+                texts.push(text.clone());
+                let choices = if random.below(8) == 0 { 3 } else { 1 };
+                asked.push(ask(service, text, 1 + random.below(40) as usize, choices));
+                came += 1;
+            }
+            4 if !asked.is_empty() && random.below(4) == 0 => {
+                let at = random.below(asked.len() as u64) as usize;
+                drop(asked[at].submitted.take());
+            }
+            _ if running > 0 => steps.lock().unwrap().end(random.below(running as u64) as usize),
+            _ => {}
+        }
+        // It answers once everything told before is done.
+        let look = service.look().unwrap();
+        if came == requests && look.live == 0 && steps.lock().unwrap().running() == 0 {
+            break;
+        }
+        if look.live > 0 && steps.lock().unwrap().running() == 0 {
+            let look = service.look().unwrap();
+            assert!(look.live == 0 || steps.lock().unwrap().running() > 0, "{look:#?}");
+        }
+    }
+    nothing_is_left(service);
+    for one in &asked {
+        if one.submitted.is_some() {
+            check(one);
+        } else {
+            // What came before it went away is right.
+            let tokens = one.events.try_iter().filter_map(|event| match event {
+                Event::Token { choice: 0, token, .. } => Some(token),
+                _ => None,
+            });
+            let tokens: Vec<u32> = tokens.collect();
+            assert_eq!(tokens, expected(&one.prompt, tokens.len()));
+        }
+    }
+    setup.replay()
+}
+
+fn crowds(count: u64, requests: u64) -> Replayed {
+    let mut all = Replayed::default();
+    for seed in 0..count {
+        let block = |nth: u64| [1, 8, 16, 32, 48, 128][(seed * 7 + nth) as usize % 6];
+        let (from, to) = (block(0), block(3));
+        let tokens = 200 + 40 * (seed % 5);
+        let sets = [
+            ("bsP", from.to_string()),
+            ("bsD", to.to_string()),
+            ("blocksP", (tokens / from + 2).to_string()),
+            ("blocksD", (tokens / to + 2).to_string()),
+            ("thr", ["1", "20", "inf"][seed as usize % 3].into()),
+            ("B", ["16", "64", "512"][seed as usize / 3 % 3].into()),
+            ("seats", ["2", "16"][seed as usize % 2].into()),
+        ];
+        let replayed = crowd(seed, requests, &sets);
+        all.facts += replayed.facts;
+        all.decisions += replayed.decisions;
+        all.requests += replayed.requests;
+        all.preemptions += replayed.preemptions;
+        all.evicted += replayed.evicted;
+    }
+    all
+}
+
+/// The answers are right, nothing is left, and a fresh kernel decides every log the same.
+#[test]
+fn a_crowd_in_small_pools_gets_its_answers_and_its_log_is_decided_again() {
+    let all = crowds(36, 40);
+    assert!(all.requests >= 1_000 && all.preemptions >= 100 && all.evicted >= 1_000, "{all:?}");
+}
+
+/// Without a model the same decisions are made at the times the program's costs say; the answer is
+/// the prompt again.
+#[test]
+fn a_modelled_instance_says_its_prompt_again() {
+    let served = served(PAIR, &[("weights", "0.0001".into()), ("token", "0.00001".into()), ("thr", "20".into())]);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, true, Box::new(log.clone()));
+    let setup = Setup { service: Service::modelled(served, Some(decisions)), log };
+    let mut random = Random(5);
+    let asked: Vec<Asked> =
+        (0..20).map(|nth| ask(&setup.service, prompt(&mut random, 5 + 3 * nth), 12, 1 + nth % 2)).collect();
+    for one in &asked {
+        let again: Vec<u32> = (0..12).map(|nth| one.prompt[nth % one.prompt.len()]).collect();
+        let (answers, _, moved) = collect(one);
+        assert!(answers.values().all(|answer| *answer == again));
+        assert_eq!(moved > 0, one.prompt.len() >= 20);
+    }
+    nothing_is_left(&setup.service);
+    let replayed = setup.replay();
+    assert_eq!(replayed.requests, 30);
+}
