@@ -78,12 +78,8 @@ impl Activations {
             let (first, end) = (rows * part / parts, rows * (part + 1) / parts);
             dispatch(path, Fill { x: &x[first * inputs..end * inputs], inputs, norm, to, first });
         };
-        let workers_count = workers.count();
-        if x.len() < ALONE {
-            fill(0, 1);
-        } else {
-            workers.run(&|worker| fill(worker, workers_count));
-        }
+        let parts = if x.len() < ALONE { 1 } else { workers.count() };
+        workers.run(parts, &|_, part| fill(part, parts));
     }
 
     /// Makes room for rows that are then written block by block.

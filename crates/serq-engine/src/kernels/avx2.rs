@@ -163,6 +163,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: *const u8) {
+        // What is not there is not asked for.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn splat_word(self, word: i32) -> __m256i {
         unsafe { _mm256_set1_epi32(word) }
     }

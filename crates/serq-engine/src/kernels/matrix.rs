@@ -147,11 +147,13 @@ impl Matrix {
     fn run(&self, workers: &Workers, x: &Activations, to: To) {
         assert!(x.path() == self.path && x.compute() == self.compute, "rows prepared for this matrix");
         assert!(x.inputs() == self.inputs, "{} inputs prepared, {} to be multiplied", x.inputs(), self.inputs);
-        let count = workers.count();
         let unit = if self.gated { 2 } else { 1 };
         let units = self.panels.len() / unit;
-        workers.run(&|worker| {
-            let panels = &self.panels[units * worker / count * unit..units * (worker + 1) / count * unit];
+        // With few rows, weights come from memory, best in long runs. With many, a worker that
+        // is held up keeps the others waiting for one part only.
+        let parts = workers.count() * if x.rows() < MANY_ROWS { 1 } else { 4 };
+        workers.run(parts, &|_, part| {
+            let panels = &self.panels[units * part / parts * unit..units * (part + 1) / parts * unit];
             dispatch(self.path, Part { matrix: self, panels, rows: x.view(), count: x.rows(), to });
         });
     }
@@ -259,6 +261,8 @@ struct Part<'a> {
     to: To,
 }
 
+/// Rows from which a product is computed rather than read.
+const MANY_ROWS: usize = 64;
 /// The most rows of a tile.
 const TILE_ROWS: usize = 12;
 /// Bytes of rows that are multiplied with one panel after the other: they and a panel fit in

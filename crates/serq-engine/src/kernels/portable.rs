@@ -153,6 +153,9 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+
+    #[inline(always)]
     fn splat_word(self, word: i32) -> Self::I {
         [word; LANES]
     }

@@ -58,6 +58,9 @@ pub(super) trait Vector: Copy {
     /// Stores integers from -127 to 127 as bytes.
     unsafe fn store_i8(self, to: *mut i8, a: Self::F);
 
+    /// Asks memory for a cache line that will be read. It may be anywhere.
+    fn prefetch(self, line: *const u8);
+
     fn splat_word(self, word: i32) -> Self::I;
     /// One word, in every lane.
     unsafe fn load_splat_word(self, from: *const u8) -> Self::I;
