@@ -14,7 +14,6 @@ pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
-    pub(crate) logprobs: bool,
     pub(crate) return_token_ids: bool,
 }
 
@@ -155,7 +154,7 @@ impl Head {
     }
 
     fn plain<'a>(&self, piece: &'a Piece, offset: &mut usize) -> Choice<'a> {
-        let logprobs = (self.logprobs && !piece.logprobs.is_empty()).then(|| match self.endpoint {
+        let logprobs = (!piece.logprobs.is_empty()).then(|| match self.endpoint {
             Endpoint::Chat => Logprobs::Chat { content: piece.logprobs.iter().map(chat_logprobs).collect() },
             Endpoint::Completions => completion_logprobs(&piece.logprobs, offset),
         });

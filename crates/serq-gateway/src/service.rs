@@ -194,7 +194,6 @@ impl<B: Backend> Service<B> {
             endpoint: parameters.endpoint,
             id: format!("{prefix}-{}", arrival.id),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            logprobs: parameters.logprobs.is_some(),
             return_token_ids: parameters.return_token_ids,
             model: parameters.model.id,
         };
