@@ -13,6 +13,7 @@ use serq_ir::{Context, Place};
 use crate::choice::{self, ChoiceCode, ChoicesCode};
 use crate::expression::{Expr, Families, Family, PoolRef, Reads, StageRef};
 use crate::gauge::GaugesCode;
+use crate::roofline::Roofline;
 
 /// A program as the kernel runs it.
 #[derive(Debug)]
@@ -116,6 +117,8 @@ pub(crate) struct StepCode {
     pub(crate) budget: Expr,
     pub(crate) chunk: Expr,
     pub(crate) cost: Expr,
+    /// The same, where it has that form.
+    pub(crate) roofline: Option<Roofline>,
     pub(crate) memory: Option<u32>,
     /// Units a quantum of that memory is; 0 without one.
     pub(crate) memory_quantum: f64,
@@ -628,6 +631,7 @@ impl<'a> Builder<'a> {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
             cost: self.expr(&step.cost),
+            roofline: Roofline::of(&step.cost),
             memory: step.memory.map(|family| self.pair(self.families.pools[family as usize], member)),
             memory_quantum: step
                 .memory

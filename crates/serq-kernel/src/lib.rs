@@ -22,6 +22,7 @@ mod operation;
 mod pool;
 mod preemption;
 mod prefix;
+mod roofline;
 mod session;
 mod stage;
 mod step;
