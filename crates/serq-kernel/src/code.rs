@@ -155,10 +155,11 @@ pub(crate) enum Op {
     Hold(Box<HoldCode>),
     /// The scope end of the innermost hold.
     Close,
-    Grow(PoolRef, Expr),
-    Load(PoolRef, Expr),
+    // What is rare is boxed, so that operations are short.
+    Grow(PoolRef, Box<Expr>),
+    Load(PoolRef, Box<Expr>),
     Drop(PoolRef),
-    Release(PoolRef, Option<Expr>),
+    Release(PoolRef, Option<Box<Expr>>),
     /// A cancelled session goes on …
     Shield,
     /// … to here.
@@ -400,11 +401,11 @@ impl<'a> Builder<'a> {
             ir::StmtKind::Observe { observe, value } => Op::Observe(*observe, self.expr(value)),
             ir::StmtKind::Turn => Op::Turn,
             ir::StmtKind::End => Op::End,
-            ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), self.expr(units)),
-            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), self.expr(units)),
+            ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), Box::new(self.expr(units))),
+            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), Box::new(self.expr(units))),
             ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
             ir::StmtKind::Release { pool, after } => {
-                Op::Release(self.pool_ref(pool), after.as_ref().map(|e| self.expr(e)))
+                Op::Release(self.pool_ref(pool), after.as_ref().map(|e| Box::new(self.expr(e))))
             }
             ir::StmtKind::Run(run) => return self.run(at, run),
             ir::StmtKind::Choose { attribute, count, keys } => {
