@@ -233,6 +233,41 @@ impl Decisions {
     }
 }
 
+/// A kernel that is told facts, and nothing else.
+pub struct Told<'s, const MODELLED: bool> {
+    kernel: Kernel<'s>,
+    world: Outside<MODELLED>,
+}
+
+impl<'s, const MODELLED: bool> Told<'s, MODELLED> {
+    /// A kernel nobody has come to.
+    pub fn new(served: &'s Served) -> Self {
+        Self { kernel: Kernel::new(&served.code, false), world: Outside::new(served.program.run.seed) }
+    }
+
+    /// What it decides when it is told a fact.
+    ///
+    /// # Errors
+    ///
+    /// What stops the program.
+    pub fn tell(&mut self, fact: &Fact) -> Result<Vec<Decision>, String> {
+        tell(&mut self.kernel, &mut self.world, fact).map_err(|fault| fault.message)?;
+        let Self { kernel, world } = self;
+        Ok(world.actions.drain(..).filter_map(|action| Decision::of(kernel, &action)).collect())
+    }
+
+    /// Sessions alive.
+    pub fn live(&self) -> u64 {
+        self.kernel.live()
+    }
+
+    /// Units of each pool that are allocated, and those of them that nobody alive owns.
+    pub fn units(&self) -> Vec<(f64, f64)> {
+        let used = |pool| self.kernel.pool_state(pool).used;
+        self.kernel.left().into_iter().enumerate().map(|(pool, left)| (used(pool as u32), left)).collect()
+    }
+}
+
 /// What was in a log that was decided again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
@@ -274,8 +309,7 @@ fn decide_again<const MODELLED: bool>(
     served: &Served,
     lines: impl Iterator<Item = Result<(usize, Line), String>>,
 ) -> Result<Replayed, String> {
-    let mut kernel = Kernel::new(&served.code, false);
-    let mut world: Outside<MODELLED> = Outside::new(served.program.run.seed);
+    let mut told: Told<'_, MODELLED> = Told::new(served);
     let mut replayed = Replayed::default();
     let mut decided = std::collections::VecDeque::new();
     for line in lines {
@@ -289,9 +323,8 @@ fn decide_again<const MODELLED: bool>(
                 }
                 replayed.facts += 1;
                 replayed.requests += u64::from(matches!(fact, Fact::Arrived { .. }));
-                tell(&mut kernel, &mut world, &fact)
-                    .map_err(|fault| format!("line {number}: the program stops: {}", fault.message))?;
-                decided.extend(world.actions.drain(..).filter_map(|action| Decision::of(&kernel, &action)));
+                let found = told.tell(&fact).map_err(|why| format!("line {number}: the program stops: {why}"))?;
+                decided.extend(found);
             }
             Line::Decision(logged) => {
                 replayed.decisions += 1;
@@ -314,6 +347,7 @@ fn decide_again<const MODELLED: bool>(
         // The log ends within what one fact led to, where its writer was stopped.
         return Err(format!("the log ends before {}", serde_json::to_string(more).expect("a decision is plain data")));
     }
+    let kernel = &told.kernel;
     replayed.evicted = (0..kernel.pools()).map(|pool| kernel.pool_counts(pool).evicted_units as u64).sum();
     Ok(replayed)
 }

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""The engine beside llama.cpp, on the same weights, in turns.
+
+    tools/model/install.sh                # once: llama.cpp's source, from PyPI's llama-cpp-python 0.3.36
+    python3 benches/engine.py [--rounds 3] [--no-history] [--smoke]
+
+Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
+processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
+engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
+empty texts on. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them
+what the machine can do, from crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on
+the built-in model, without a peer.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import machine
+
+FOLDER = machine.TARGET / "model-reference"
+SOURCE = FOLDER / "llama_cpp_python-0.3.36/vendor/llama.cpp"
+BUILD = machine.TARGET / "llama-bench-build"
+FLAGS = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF",
+         "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF"]
+# What ours must be, in times of the peer's best.
+MUST = {("bf16", "prefill_512"): 1.5, ("bf16", "decode_1"): 1.3, ("bf16", "decode_8"): 2.0, ("int8", "decode_1"): 1.5}
+
+
+def run(*words, **options):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    if done.returncode:
+        sys.exit(f"{words[0]}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def peer():
+    """llama.cpp's programs, built for this machine, and the two files."""
+    if not SOURCE.exists():
+        sys.exit(f"{SOURCE} is not there: run tools/model/install.sh first")
+    environment = dict(os.environ, PATH=f"{FOLDER / 'venv/bin'}:{os.environ['PATH']}")
+    if not (BUILD / "bin/llama-bench").exists():
+        run("cmake", "-S", SOURCE, "-B", BUILD, "-G", "Ninja", *FLAGS, env=environment)
+        run("cmake", "--build", BUILD, "--target", "llama-bench", "llama-batched-bench", "llama-quantize", env=environment)
+    q4 = Path(os.environ.get("SERQ_MODELS", Path.home() / ".local/share/serq/models")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not q4.exists():
+        sys.exit("the model is not there: cargo run --release -- model fetch smollm2-135m")
+    bf16 = BUILD / "smollm2-bf16.gguf"
+    if not bf16.exists():
+        run(BUILD / "bin/llama-quantize", "--allow-requantize", q4, bf16, "BF16")
+    return {"bf16": bf16, "int8": q4}
+
+
+def theirs(file, threads):
+    rows = json.loads(run(BUILD / "bin/llama-bench", "-m", file, "-t", threads, "-p", 512, "-n", 64, "-r", 3, "-o", "json"))
+    found = {("prefill_512" if row["n_prompt"] else "decode_1"): max(row["samples_ts"]) for row in rows}
+    text = run(BUILD / "bin/llama-batched-bench", "-m", file, "-t", threads, "-c", 2048, "-npp", 32, "-ntg", 64, "-npl", 8)
+    row = next(line for line in text.splitlines() if re.match(r"\|\s*32 \|", line)).split("|")
+    # PP, TG, B, N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s
+    found["decode_8"] = float(row[8])
+    return found
+
+
+def ours(program, model, compute):
+    text = run(program, "--model", model, "--compute", compute, "--threads", 2)
+    return {line.split()[0]: float(line.split()[1]) for line in text.splitlines()}
+
+
+def example(name):
+    command = ["cargo", "build", "--release", "--quiet", "--locked", "--package", "serq-engine", "--example", name]
+    subprocess.run(command, cwd=machine.ROOT, check=True)
+    return machine.TARGET / "release/examples" / name
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--no-history", action="store_true")
+    arguments.add_argument("--smoke", action="store_true")
+    arguments = arguments.parse_args()
+    program = example("model_bench")
+    if arguments.smoke:
+        for compute in ("f32", "bf16", "int8"):
+            print(compute, ours(program, "tiny", compute))
+        return
+    files = peer()
+    print("llama.cpp:", " ".join(FLAGS))
+    best = {}
+    for _ in range(arguments.rounds):
+        for compute, file in files.items():
+            for who, found in [("ours", ours(program, "smollm2-135m", compute))] + [
+                (f"llama.cpp, {threads} thread{'s' * (threads > 1)}", theirs(file, threads)) for threads in (1, 2)
+            ]:
+                for figure, value in found.items():
+                    key = (compute, figure, who)
+                    best[key] = max(best.get(key, 0), value)
+    limits = run(example("kernel_bench"), "--threads", 2, "--seconds", 1, "--compute", "bf16")
+    print("\n".join(line for line in limits.splitlines() if line.startswith("limits")))
+    missed = False
+    for compute in files:
+        for figure in ("prefill_512", "decode_1", "decode_8", "decode_16"):
+            mine = best[compute, figure, "ours"]
+            peers = {who: value for (c, f, who), value in best.items() if (c, f) == (compute, figure) and who != "ours"}
+            line = f"{compute} {figure:12} {mine:8.0f} tokens/s"
+            if peers:
+                who = max(peers, key=peers.get)
+                ratio = mine / peers[who]
+                must = MUST.get((compute, figure))
+                missed |= must is not None and ratio < must
+                line += f"   {who} {peers[who]:.0f}   {ratio:.2f} times" + (f" (must {must})" if must else "")
+            print(line)
+    if not arguments.no_history:
+        machine.remember(bench="engine", tokens_per_s={f"{c} {f} {w}": value for (c, f, w), value in best.items()})
+    if missed:
+        sys.exit("a bar is missed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+//! `serq up`, `demo` and `replay` from outside.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn serq(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_serq")).args(arguments).current_dir(root()).output().unwrap()
+}
+
+/// A server, ended with the test.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_serq"))
+            .args(["up", "--port", "0"])
+            .args(arguments)
+            .current_dir(root())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address = lines.find_map(|line| {
+            let line = line.unwrap();
+            let at = line.find("serving http://")?;
+            Some(line[at + "serving http://".len()..].trim_end_matches("/v1").to_owned())
+        });
+        Self { process, address: address.expect("it says where it serves") }
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let body = body.map_or(String::new(), Value::to_string);
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nx-serq-observe: 1\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer[9..12].parse().unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body = if head.to_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.into() };
+        (status, body)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, text) = self.request("POST", path, Some(body));
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        text += &rest[..length];
+        body = rest[length..].trim_start_matches("\r\n");
+        if length == 0 {
+            break;
+        }
+    }
+    text
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const PAIR: &str = "examples/local/pd_smollm2.sq";
+
+#[test]
+fn an_answer_is_the_same_streamed_or_not_here_or_there_and_again() {
+    let pair = Server::start(&[PAIR, "--set", "thr=1"]);
+    let alone = Server::start(&["examples/local/colocated_smollm2.sq", "--compute", "f32"]);
+    let body = json!({"model": "tiny", "prompt": "A prefill here, a decode there.", "max_tokens": 40, "temperature": 0.8, "seed": 5, "return_token_ids": true});
+    let whole = pair.post("/v1/completions", &body);
+    let text = whole["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(whole["usage"]["completion_tokens"], whole["choices"][0]["token_ids"].as_array().unwrap().len());
+    assert_eq!(whole["serq"]["remote"], 1.0);
+    let prompt_tokens = whole["usage"]["prompt_tokens"].as_f64().unwrap();
+    // Two layers of keys and values, two heads of 16 singles.
+    assert_eq!(whole["serq"]["kv_bytes_moved"], prompt_tokens * 2.0 * 2.0 * 2.0 * 16.0 * 4.0);
+    assert_eq!(pair.post("/v1/completions", &body)["choices"][0]["text"], text, "again, from what is cached");
+    assert_eq!(alone.post("/v1/completions", &body)["choices"][0]["text"], text, "on one instance");
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let (status, events) = pair.request("POST", "/v1/completions", Some(&streamed));
+    assert_eq!(status, 200);
+    let pieces: String = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| *data != "[DONE]")
+        .filter_map(|data| {
+            Some(serde_json::from_str::<Value>(data).unwrap()["choices"][0]["text"].as_str()?.to_owned())
+        })
+        .collect();
+    assert_eq!(pieces, text);
+}
+
+#[test]
+fn several_answers_share_the_prompt_s_blocks_and_differ() {
+    let server = Server::start(&["examples/local/colocated_smollm2.sq"]);
+    let prompt: Vec<u32> = (0..200).map(|at| at % 250).collect();
+    let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 16, "n": 3, "seed": 3, "ignore_eos": true});
+    let answer = server.post("/v1/completions", &body);
+    let texts: Vec<&Value> = answer["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
+    assert!(texts[0] != texts[1] && texts[1] != texts[2], "{texts:?}");
+    let (_, metrics) = server.request("GET", "/metrics", None);
+    let used = |name: &str| {
+        let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {metrics}"));
+        line.split(' ').next_back().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(used("serq_pool_left{pool=\"E.kv\"}"), 0.0);
+    assert_eq!(used("serq_pool_used{pool=\"E.kv\"}"), 0.0);
+    // The prompt's 12 whole blocks are there once, and one more of each answer.
+    assert_eq!(used("serq_pool_cached{pool=\"E.kv\"}"), 16.0 * (12.0 + 3.0));
+}
+
+#[test]
+fn clients_that_go_away_leave_nothing_and_the_log_is_decided_again() {
+    let log = std::env::temp_dir().join(format!("serq-decisions-{}.jsonl", std::process::id()));
+    let mut server = Server::start(&[PAIR, "--decisions", log.to_str().unwrap(), "--set", "thr=16"]);
+    let prompt: Vec<u32> = (0..150).collect();
+    let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 300, "ignore_eos": true, "stream": true});
+    for nth in 0..500 {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let mut body = body.clone();
+        body["prompt"][nth % 150] = json!(7);
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body.as_bytes()).unwrap();
+        if nth % 3 == 0 {
+            let mut some = [0; 64];
+            let _ = stream.read(&mut some).unwrap();
+        }
+    }
+    // One that is answered to its end comes after them; then they are gone, or will be at the next look.
+    let whole = json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": true});
+    loop {
+        server.post("/v1/completions", &whole);
+        let (_, metrics) = server.request("GET", "/metrics", None);
+        let sum = |name: &str| -> f64 {
+            metrics
+                .lines()
+                .filter(|line| line.starts_with(name))
+                .map(|line| line.split(' ').next_back().unwrap().parse::<f64>().unwrap())
+                .sum()
+        };
+        assert_eq!(sum("serq_pool_left{"), 0.0);
+        if sum("serq_pool_used{") == 0.0 && sum("serq_pool_holders{") == 0.0 {
+            break;
+        }
+    }
+    let terminated = Command::new("kill").arg(server.process.id().to_string()).status().unwrap();
+    assert!(terminated.success());
+    assert!(server.process.wait().unwrap().success());
+    let replayed = serq(&["replay", log.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    assert!(said.contains("requests"), "{said}");
+    // Another decision in the log is noticed.
+    let text = std::fs::read_to_string(&log).unwrap();
+    let wrong = text.replacen("\"tokens\":1.0,", "\"tokens\":2.0,", 1);
+    assert_ne!(text, wrong);
+    std::fs::write(&log, wrong).unwrap();
+    let replayed = serq(&["replay", log.to_str().unwrap()]);
+    assert!(!replayed.status.success());
+    let said = String::from_utf8_lossy(&replayed.stderr).into_owned();
+    assert!(said.contains("decides"), "{said}");
+    std::fs::remove_file(log).unwrap();
+}
+
+#[test]
+fn the_demo_shows_equal_texts_and_notices_a_broken_copy() {
+    let shown = serq(&["demo", "--json"]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["same_text"]["equal"], true);
+    assert_eq!(shown["same_text"]["kv_bytes_moved"], shown["same_text"]["kv_bytes_expected"]);
+    assert_eq!(shown["interference"].as_array().unwrap().len(), 3);
+    let broken = serq(&["demo", "--sabotage", "copy"]);
+    assert!(!broken.status.success());
+    assert_eq!(String::from_utf8_lossy(&broken.stderr), "error: the texts differ\n");
+}
+
+#[test]
+fn what_cannot_be_served_is_said_in_a_sentence() {
+    let cases: [(&[&str], &str); 8] = [
+        (&["up", PAIR, "--model", "nobody"], "no model, file or folder is called `nobody`"),
+        (&["up", PAIR, "--set", "blocksP=100000000"], "at most"),
+        (&["up", PAIR, "--set", "blocksD=4000000"], "GiB are to be had: a smaller `cap` is meant"),
+        (&["up", PAIR, "--set", "bsP=16.5"], "a whole number from 1 to 65536 is meant"),
+        (&["up", "examples/queueing/mm1.sq"], "no session requests a route"),
+        (&["up", PAIR, "--kernels", "sse2"], "no kernels are named `sse2`"),
+        (&["up", PAIR, "--host", "203.0.113.1"], "cannot listen"),
+        (&["replay", "README.md"], "line 1"),
+    ];
+    for (arguments, expected) in cases {
+        let said = serq(arguments);
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+}
