@@ -310,7 +310,7 @@ fn report(
 impl Limits {
     fn measure(workers: &Workers, smoke: bool) -> Self {
         let calls = if smoke { 1 } else { 20 };
-        let buffer = vec![1u64; if smoke { 1 << 20 } else { 1 << 27 }];
+        let buffer = large_pages(if smoke { 1 << 20 } else { 1 << 27 });
         let part = (1 << 20) / workers.count();
         let mut reads = Vec::new();
         for _ in 0..calls {
@@ -337,6 +337,22 @@ impl Limits {
             empty_s: low(&mut empty),
         }
     }
+}
+
+/// Numbers in the system's large pages, as packed weights are.
+fn large_pages(count: usize) -> Vec<u64> {
+    let mut buffer: Vec<u64> = Vec::with_capacity(count);
+    #[cfg(target_os = "linux")]
+    {
+        let room = buffer.spare_capacity_mut();
+        let start = room.as_ptr().addr().next_multiple_of(4096) - room.as_ptr().addr();
+        // SAFETY: advice on memory that is this vector's, from a page's start on.
+        unsafe {
+            libc::madvise(room.as_mut_ptr().byte_add(start).cast(), size_of_val(room) - start, libc::MADV_HUGEPAGE);
+        }
+    }
+    buffer.resize(count, 1);
+    buffer
 }
 
 fn seconds(run: impl FnOnce()) -> f64 {

@@ -28,7 +28,7 @@ use super::{Path, dispatch};
 use crate::workers::Workers;
 
 /// Positions of a span. Longer ones are merged less often; shorter ones let more workers share
-/// a few tokens' attention and keep a span's keys and values in the nearest cache.
+/// a few tokens' attention, and are gathered into less of a core's own cache.
 pub const SPAN: usize = 256;
 /// The most rows of queries (tokens times heads that share a key) whose spans are computed
 /// side by side.
@@ -372,6 +372,10 @@ fn rows_of(numbers: *const u8, stride: usize) -> Rows {
 }
 
 /// A product with any number of panels.
+///
+/// # Safety
+///
+/// As [`tile::product`].
 #[inline(always)]
 unsafe fn products<V: Vector>(v: V, product: Product, rows: usize, panels: usize) {
     for panel in (0..panels).step_by(2) {

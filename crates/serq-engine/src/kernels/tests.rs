@@ -254,6 +254,42 @@ fn a_gate_is_multiplied_with_what_it_lets_through() {
     }
 }
 
+/// A file may store a gate in other blocks than what it lets through.
+#[test]
+fn a_gate_may_be_stored_otherwise() {
+    let mut random = Random(10);
+    let workers = Workers::new(2);
+    let (rows, inputs, outputs) = (7, 64, 96);
+    let (bytes, _) = random_blocks(&mut random, Stored::Q4_1, outputs * inputs / 32);
+    let gate = Tensor::new(outputs, inputs, Stored::Q4_1, Arc::new(bytes), 0);
+    let up = Tensor::from_f32(outputs, inputs, &random.numbers(outputs * inputs));
+    let identity: Vec<f32> = (0..outputs * outputs).map(|at| f32::from(u8::from(at % (outputs + 1) == 0))).collect();
+    let x = random.numbers(rows * inputs);
+    for path in paths() {
+        let activations = prepared(&workers, path, Compute::Int8, &x, inputs);
+        let mut through = Activations::new(path, Compute::Int8);
+        Matrix::pack_gated(path, Compute::Int8, &gate, &up).multiply_gated(&workers, &activations, &mut through);
+        let product = |tensor: &Tensor, x: &Activations| {
+            let mut y = vec![0.0; rows * outputs];
+            Matrix::pack(path, Compute::Int8, &[tensor]).multiply(&workers, x, &mut y);
+            y
+        };
+        let y = product(&Tensor::from_f32(outputs, outputs, &identity), &through);
+        let expected: Vec<f32> = product(&gate, &activations)
+            .into_iter()
+            .zip(product(&up, &activations))
+            .map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
+            .collect();
+        for (y, expected) in y.chunks(32).zip(expected.chunks(32)) {
+            // Rounded as a block, and the identity's ones are too.
+            let largest = expected.iter().fold(0.0f32, |largest, number| largest.max(number.abs()));
+            for (y, expected) in y.iter().zip(expected) {
+                assert!((y - expected).abs() <= largest / 200.0, "{path}: {y}, not {expected}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_normed_row_has_the_mean_square_of_its_weight() {
     let mut random = Random(6);

@@ -101,7 +101,7 @@ impl Rows {
     }
 }
 
-/// A product of rows with one panel or two that stand one after the other.
+/// A product of rows with one panel or two, `panel_bytes` apart.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     pub(super) format: Format,
@@ -115,7 +115,7 @@ pub(super) struct Product {
     pub(super) to_stride: usize,
 }
 
-/// The most rows [`product`] is best called with at once.
+/// The rows of the highest tile: [`product`] is best called with as many at once.
 pub(super) fn tile_rows<V: Vector>(format: Format) -> usize {
     shapes::<V>(format)[0].0
 }
@@ -151,7 +151,8 @@ pub(super) unsafe fn product<V: Vector>(v: V, product: Product, rows: usize, pan
     }
 }
 
-/// A tile of a product: its first rows, and the vectors from `first` on.
+/// A tile of a product: its first rows, and of the panels' outputs those of the vectors from
+/// `first` on.
 struct Tile {
     product: Product,
     first: usize,
@@ -161,7 +162,9 @@ struct Tile {
 /// machine does not read ahead by itself. One row, and numbers, are slower with it (Zen 4).
 const AHEAD: usize = 2048;
 
+/// A tile of singles or of pairs of bf16, of so many rows and vectors.
 struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
+/// A tile of integers in one of the formats below, of so many rows and vectors.
 struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
 
 const Q8: usize = 0;
@@ -303,7 +306,7 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
                             words[group + 4] = v.high_nibbles(loaded);
                         }
                     }
-                    let weights = Weights { words, scale: Scale::<V, FORMAT>::load(v, scales[column].add(at)) };
+                    let weights = BlockWeights { words, scale: Scale::<V, FORMAT>::load(v, scales[column].add(at)) };
                     // One after the other by hand: a loop's sums would not stay in registers.
                     weights.add_to_four(v, rows, &mut sums, 0, column);
                     if HEIGHT > 4 {
@@ -320,13 +323,13 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
 }
 
 /// A block's weights, for as many outputs as a vector has lanes.
-struct Weights<V: Vector, const FORMAT: usize> {
+struct BlockWeights<V: Vector, const FORMAT: usize> {
     /// Four inputs of each output in a word.
     words: [V::I; 8],
     scale: Scale<V, FORMAT>,
 }
 
-impl<V: Vector, const FORMAT: usize> Weights<V, FORMAT> {
+impl<V: Vector, const FORMAT: usize> BlockWeights<V, FORMAT> {
     /// Adds the products with four rows' blocks to their sums. Dots of four rows are summed
     /// side by side, which hides how long an addition takes.
     #[inline(always)]
