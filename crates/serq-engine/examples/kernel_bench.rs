@@ -316,8 +316,8 @@ impl Limits {
         for _ in 0..calls {
             for start in (0..buffer.len()).step_by(1 << 20) {
                 reads.push(seconds(|| {
-                    workers.run(&|worker| {
-                        let part = &buffer[start + worker * part..][..part];
+                    workers.run(workers.count(), &|_, index| {
+                        let part = &buffer[start + index * part..][..part];
                         let sums = part.as_chunks::<64>().0.iter().fold([0u64; 64], |mut sums, numbers| {
                             for (sum, number) in sums.iter_mut().zip(numbers) {
                                 *sum ^= number;
@@ -329,7 +329,8 @@ impl Limits {
                 }));
             }
         }
-        let mut empty: Vec<f64> = (0..calls * 1000).map(|_| seconds(|| workers.run(&|_| ()))).collect();
+        let mut empty: Vec<f64> =
+            (0..calls * 1000).map(|_| seconds(|| workers.run(workers.count(), &|_, _| ()))).collect();
         Self {
             read: (part * workers.count() * 8) as f64 / low(&mut reads) / 1e9,
             peaks: peaks(workers, calls * 50),
@@ -387,7 +388,7 @@ fn peaks(workers: &Workers, calls: usize) -> Vec<(&'static str, f64)> {
     [("f32", 32), ("bf16", 64), ("int8", 128)]
         .map(|(kind, operations)| {
             // SAFETY: the machine has the instructions, it was asked.
-            let call = || seconds(|| workers.run(&|_| unsafe { run(kind) }));
+            let call = || seconds(|| workers.run(workers.count(), &|_, _| unsafe { run(kind) }));
             let mut times: Vec<f64> = (0..calls).map(|_| call()).collect();
             (kind, (workers.count() * ROUNDS * 16 * operations) as f64 / low(&mut times) / 1e9)
         })

@@ -50,8 +50,8 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use activations::Activations;
-pub use attention::{Attention, Chunk, SPAN};
-pub use kv::{Element, KvLayout};
+pub use attention::{Attention, SPAN};
+pub use kv::{Chunk, Element, KvLayout};
 pub use matrix::Matrix;
 pub use rotate::{HeadNorms, Rotation};
 use vector::{Kernel, Vector};

@@ -1,13 +1,22 @@
 //! The threads that compute, the caller's among them.
 //!
-//! [`Workers::run`] has every worker do its part of one job and returns when all are done. A
-//! forward pass is a few hundred such jobs of some tens of microseconds, so a waiting worker
-//! spins; after [`SPIN`] it yields between looks, because a spinning thread keeps the one it
-//! waits for off a busy CPU; after [`PARK`] without a job it sleeps.
+//! [`Workers::run`] has the parts of one job done, each by whichever worker comes first, and
+//! returns when all are. A forward pass is a few hundred such jobs of some tens of
+//! microseconds, so a waiting worker spins; after [`SPIN`] it yields between looks, because a
+//! spinning thread keeps the one it waits for off a busy CPU; after [`PARK`] without a job it
+//! sleeps.
+//!
+//! ```text
+//!   caller    opens the gate ── takes parts until none is left ── closes it ── waits for those inside
+//!   others              ╰─▶ enter ── take parts ── leave
+//! ```
+//!
+//! A worker whose CPU is busy otherwise does not enter, and nobody waits for it: the caller
+//! alone would do all.
 //!
 //! # Invariants
 //!
-//! - A job is run exactly once by each worker, and by none when `run` has returned.
+//! - A job's part is run exactly once, and none when `run` has returned.
 //! - One job at a time: `Workers` is not `Sync`, so a job cannot start another on them.
 //! - Threads are pinned only where each CPU this process may use gets exactly one of them.
 //!   Fewer workers may share the machine with other processes' and are left to the system.
@@ -25,37 +34,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a waiting worker only looks: longer than a barrier within a forward pass takes.
+/// How long a waiting worker only looks: longer than what lies between two jobs of a step.
 const SPIN: Duration = Duration::from_micros(20);
 /// How long a worker without a job stays awake: longer than what lies between two steps.
 const PARK: Duration = Duration::from_millis(2);
-
-type Job = dyn Fn(usize) + Sync;
 
 /// A pool of threads that run one job at a time, together with the thread that calls.
 pub struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// The job's number. A cell also makes the pool `!Sync`, see the module.
-    epoch: Cell<u64>,
+    /// The newest job's number. A cell also makes the pool `!Sync`, see the module.
+    number: Cell<u64>,
     pinned: Option<affinity::Cpus>,
 }
 
 struct Shared {
-    /// Number of the newest job.
-    epoch: Line<AtomicU64>,
-    /// Threads that have not finished it.
-    running: Line<AtomicUsize>,
-    /// The newest job; none: the threads end. Written before `epoch`, read after.
-    job: UnsafeCell<Option<*const Job>>,
+    /// The newest job's number << 32, [`CLOSED`], and how many threads entered it.
+    gate: Line<AtomicU64>,
+    /// How many left it.
+    left: Line<AtomicU64>,
+    /// Its next part to be taken.
+    next: Line<AtomicUsize>,
+    /// The job itself; none: the threads end.
+    job: UnsafeCell<Option<Job>>,
     parked: Vec<Line<AtomicBool>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the pool's owner while no thread runs (`running` is 0 and the
-// threads wait for `epoch`), and read by the threads after they saw the `epoch` stored next.
+/// Set in a gate when nobody may enter any more.
+const CLOSED: u64 = 1 << 31;
+
+#[derive(Clone, Copy)]
+struct Job {
+    run: *const (dyn Fn(usize, usize) + Sync),
+    parts: usize,
+}
+
+// SAFETY: `job` is written by the pool's owner while the gate is closed and all who entered
+// have left, and read by threads that entered through the gate opened next.
 unsafe impl Sync for Shared {}
-// SAFETY: the job it points to is `Sync`, and alive while a thread may look at it.
+// SAFETY: the job it points to is `Sync`, and alive while a thread is inside.
 unsafe impl Send for Shared {}
 
 /// Alone in its cache lines (two: they are fetched in pairs).
@@ -71,8 +89,9 @@ impl Workers {
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "the caller is a worker");
         let shared = Arc::new(Shared {
-            epoch: Line(AtomicU64::new(0)),
-            running: Line(AtomicUsize::new(0)),
+            gate: Line(AtomicU64::new(CLOSED)),
+            left: Line(AtomicU64::new(0)),
+            next: Line(AtomicUsize::new(0)),
             job: UnsafeCell::new(None),
             parked: (0..count).map(|_| Line(AtomicBool::new(false))).collect(),
             panic: Mutex::new(None),
@@ -95,7 +114,7 @@ impl Workers {
         if let Some(cpus) = &cpus {
             cpus.pin_to(0);
         }
-        Self { shared, threads, epoch: Cell::new(0), pinned: cpus }
+        Self { shared, threads, number: Cell::new(0), pinned: cpus }
     }
 
     /// How many workers run a job, the caller among them.
@@ -103,36 +122,42 @@ impl Workers {
         self.threads.len() + 1
     }
 
-    /// Runs `job` once on every worker, with the worker's number from 0 (the caller) on.
-    /// Returns when all have finished.
+    /// Runs `job` with (a worker's number, a part's) once for each of `parts` parts. A worker
+    /// takes parts one after the other, so what is kept per worker is used by one at a time;
+    /// the caller is worker 0. Returns when all parts are done.
     ///
     /// # Panics
     ///
-    /// When the job panicked on a worker, with its panic, after all have finished.
-    pub fn run(&self, job: &(dyn Fn(usize) + Sync)) {
-        if self.threads.is_empty() {
-            return job(0);
+    /// When the job panicked, with its panic, after all workers have left it; parts may not
+    /// have been run then.
+    pub fn run(&self, parts: usize, job: &(dyn Fn(usize, usize) + Sync)) {
+        if self.threads.is_empty() || parts < 2 {
+            return (0..parts).for_each(|part| job(0, part));
         }
-        // SAFETY: only the lifetime changes. The pointer is followed by threads counted in
-        // `running`, and this function waits for all of them, also when its own part panics.
-        let erased: *const Job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job) };
-        self.shared.running.0.store(self.threads.len(), Ordering::Relaxed);
-        self.start(Some(erased));
-        let own = panic::catch_unwind(AssertUnwindSafe(|| job(0)));
-        wait(|| self.shared.running.0.load(Ordering::Acquire) == 0, None);
+        // SAFETY: only the lifetime changes. The pointer is followed by threads that entered,
+        // and this function waits until they have left, also when a part panics.
+        let erased = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize, usize) + Sync + '_), *const (dyn Fn(usize, usize) + Sync)>(job)
+        };
+        self.open(Some(Job { run: erased, parts }));
+        let own = panic::catch_unwind(AssertUnwindSafe(|| self.shared.take_parts(parts, |part| job(0, part))));
+        let entered = self.shared.gate.0.fetch_or(CLOSED, Ordering::AcqRel) & (CLOSED - 1);
+        wait(|| self.shared.left.0.load(Ordering::Acquire) == entered, None);
         let theirs = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = own.err().or(theirs) {
             panic::resume_unwind(panic);
         }
     }
 
-    fn start(&self, job: Option<*const Job>) {
-        // SAFETY: no thread looks at it before the next epoch, see `Shared`.
+    fn open(&self, job: Option<Job>) {
+        // SAFETY: nobody is inside and the gate is closed, see `Shared`.
         unsafe { *self.shared.job.get() = job };
-        self.epoch.set(self.epoch.get() + 1);
-        // Sequentially consistent, as in `serve`: either the thread sees the epoch before it
+        self.shared.left.0.store(0, Ordering::Relaxed);
+        self.shared.next.0.store(0, Ordering::Relaxed);
+        self.number.set(self.number.get() + 1);
+        // Sequentially consistent, as in `serve`: either a thread sees the gate open before it
         // sleeps, or it is seen here to be about to.
-        self.shared.epoch.0.store(self.epoch.get(), Ordering::SeqCst);
+        self.shared.gate.0.store(self.number.get() << 32, Ordering::SeqCst);
         for (parked, thread) in self.shared.parked[1..].iter().zip(&self.threads) {
             if parked.0.load(Ordering::SeqCst) {
                 thread.thread().unpark();
@@ -143,9 +168,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        if !self.threads.is_empty() {
-            self.start(None);
-        }
+        self.open(None);
         for thread in self.threads.drain(..) {
             // It ends without a panic: those of jobs are caught.
             let _ = thread.join();
@@ -159,25 +182,51 @@ impl Drop for Workers {
 impl Shared {
     /// A thread's life.
     fn serve(&self, worker: usize) {
-        for epoch in 1.. {
-            let come = || self.epoch.0.load(Ordering::Acquire) >= epoch;
-            while !wait(come, Some(PARK)) {
-                self.parked[worker].0.store(true, Ordering::SeqCst);
-                if self.epoch.0.load(Ordering::SeqCst) < epoch {
-                    thread::park();
+        // The job it entered last.
+        let mut number = 0;
+        loop {
+            let gate = self.gate.0.load(Ordering::SeqCst);
+            if !enters(gate, number) {
+                if !wait(|| enters(self.gate.0.load(Ordering::Relaxed), number), Some(PARK)) {
+                    self.parked[worker].0.store(true, Ordering::SeqCst);
+                    if !enters(self.gate.0.load(Ordering::SeqCst), number) {
+                        thread::park();
+                    }
+                    self.parked[worker].0.store(false, Ordering::SeqCst);
                 }
-                self.parked[worker].0.store(false, Ordering::SeqCst);
+                continue;
             }
-            // SAFETY: the epoch has come, see `Shared`.
+            if self.gate.0.compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            number = gate >> 32;
+            // SAFETY: it entered, see `Shared`.
             let Some(job) = (unsafe { *self.job.get() }) else { return };
-            // SAFETY: `run` waits for this thread before the job's borrow ends.
-            let job = unsafe { &*job };
-            if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| job(worker))) {
+            // SAFETY: `run` waits for this thread to leave before the job's borrow ends.
+            let run = unsafe { &*job.run };
+            let taken = || self.take_parts(job.parts, |part| run(worker, part));
+            if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(taken)) {
                 *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
             }
-            self.running.0.fetch_sub(1, Ordering::Release);
+            self.left.0.fetch_add(1, Ordering::Release);
         }
     }
+
+    /// Runs parts until all are taken.
+    fn take_parts(&self, parts: usize, run: impl Fn(usize)) {
+        loop {
+            let part = self.next.0.fetch_add(1, Ordering::Relaxed);
+            if part >= parts {
+                return;
+            }
+            run(part);
+        }
+    }
+}
+
+/// Whether a thread that entered job `number` last may enter the gate.
+fn enters(gate: u64, number: u64) -> bool {
+    gate & CLOSED == 0 && gate >> 32 > number
 }
 
 /// Waits until `done`, or for about `limit`; whether it is done.
@@ -192,7 +241,7 @@ fn wait(done: impl Fn() -> bool, limit: Option<Duration>) -> bool {
         }
         let waited = since.get_or_insert_with(Instant::now).elapsed();
         if limit.is_some_and(|limit| waited > limit) {
-            return done();
+            return false;
         }
         if waited > SPIN {
             thread::yield_now();
@@ -279,31 +328,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_runs_every_job_once() {
+    fn every_part_is_run_once() {
         for count in [1, 2, 3, 5] {
             let workers = Workers::new(count);
             assert_eq!(workers.count(), count);
-            let ran: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
             for job in 0..1000 {
                 if job % 400 == 399 {
                     thread::sleep(2 * PARK); // They sleep, and are woken.
                 }
-                workers.run(&|worker| {
-                    ran[worker].fetch_add(1, Ordering::Relaxed);
+                let ran: Vec<AtomicUsize> = (0..job % 7).map(|_| AtomicUsize::new(0)).collect();
+                workers.run(ran.len(), &|worker, part| {
+                    assert!(worker < count);
+                    ran[part].fetch_add(1, Ordering::Relaxed);
                 });
-                assert!(ran.iter().all(|ran| ran.load(Ordering::Relaxed) == job + 1));
+                assert!(ran.iter().all(|ran| ran.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    #[test]
+    fn workers_take_part() {
+        let workers = Workers::new(3);
+        // Each part waits for the others to have begun.
+        let begun = AtomicUsize::new(0);
+        workers.run(3, &|_, _| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            while begun.load(Ordering::Relaxed) < 3 {
+                thread::yield_now();
+            }
+        });
     }
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         let workers = Workers::new(3);
         for unlucky in 0..3 {
-            let run = || workers.run(&|worker| assert!(worker != unlucky, "unlucky {worker}"));
+            let run = || workers.run(3, &|_, part| assert!(part != unlucky, "unlucky {part}"));
             let panic = panic::catch_unwind(AssertUnwindSafe(run)).expect_err("one panicked");
             assert_eq!(panic.downcast_ref::<String>(), Some(&format!("unlucky {unlucky}")));
-            workers.run(&|_| ());
+            workers.run(3, &|_, _| ());
         }
     }
 }

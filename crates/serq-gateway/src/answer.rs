@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::backend::{FinishReason, Logprob, Model, Piece, TokenLogprobs};
+use crate::backend::{FinishReason, Logprob, Piece, TokenLogprobs};
 use crate::generation::Usage;
 use crate::parameters::Endpoint;
 
@@ -14,7 +14,6 @@ pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
-    pub(crate) logprobs: bool,
     pub(crate) return_token_ids: bool,
 }
 
@@ -95,10 +94,6 @@ struct ChatLogprob {
 }
 
 impl Head {
-    pub(crate) fn new(endpoint: Endpoint, id: String, created: u64, model: &Model) -> Head {
-        Head { endpoint, id, created, model: model.id.clone(), logprobs: false, return_token_ids: false }
-    }
-
     pub(crate) fn body<'a>(&'a self, choices: Vec<Choice<'a>>) -> Answer<'a> {
         let object = match self.endpoint {
             Endpoint::Chat => "chat.completion",
@@ -159,7 +154,7 @@ impl Head {
     }
 
     fn plain<'a>(&self, piece: &'a Piece, offset: &mut usize) -> Choice<'a> {
-        let logprobs = (self.logprobs && !piece.logprobs.is_empty()).then(|| match self.endpoint {
+        let logprobs = (!piece.logprobs.is_empty()).then(|| match self.endpoint {
             Endpoint::Chat => Logprobs::Chat { content: piece.logprobs.iter().map(chat_logprobs).collect() },
             Endpoint::Completions => completion_logprobs(&piece.logprobs, offset),
         });

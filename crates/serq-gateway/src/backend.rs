@@ -67,6 +67,21 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// What happens to one request, as it happens. Dropping it cancels the request.
+///
+/// A channel will do, where the sender stops when nobody receives any more:
+///
+/// ```
+/// use std::task::{Context, Poll};
+/// use serq_gateway::backend::{Event, Events};
+///
+/// struct Answers(tokio::sync::mpsc::UnboundedReceiver<Event>);
+///
+/// impl Events for Answers {
+///     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+///         self.0.poll_recv(context)
+///     }
+/// }
+/// ```
 pub trait Events: Send + Unpin + 'static {
     /// The next event; `None` after the last. As a stream's `poll_next`: on `Pending` the
     /// context's waker is woken when there is more.
@@ -136,7 +151,8 @@ impl Role {
 /// `prompt.len() + max_tokens` is at most the model's `context_tokens`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// For logs: the answer's id, and of several prompts which one.
+    /// For logs: the client's or the server's id, and which of its prompts. Clients may repeat
+    /// theirs.
     pub id: String,
     /// One of [`Backend::models`].
     pub model: String,

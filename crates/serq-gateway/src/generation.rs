@@ -2,7 +2,7 @@
 //!
 //! A body may have several prompts, each of them a request to the backend with `n` choices. A
 //! [`Generation`] has their events in one sequence, numbers the choices through, counts tokens
-//! and times, and holds the backend to its promises. Dropped before its end, it has dropped the
+//! and times, and holds the backend to its promises. Dropped before its end, it drops the
 //! backend's events with it: the client went away and the request is cancelled.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub(crate) struct Generation<E> {
     choices: u32,
     progress: Vec<Progress>,
     unfinished: usize,
+    /// Whether any choice has a token.
+    heard: bool,
     /// The part looked at first: one that always has something must not keep others waiting.
     next: usize,
     observed: BTreeMap<String, f64>,
@@ -32,7 +34,8 @@ pub(crate) struct Generation<E> {
 
 /// One prompt's.
 struct Part<E> {
-    events: E,
+    /// Until its last choice is finished, or anything failed.
+    events: Option<E>,
     prompt_tokens: usize,
     /// The least over its choices: those after the first find what it has computed.
     cached_tokens: Option<u32>,
@@ -82,6 +85,7 @@ impl<E: Events> Generation<E> {
             choices,
             progress: Vec::new(),
             unfinished: 0,
+            heard: false,
             next: 0,
             observed: BTreeMap::new(),
             metrics,
@@ -92,7 +96,7 @@ impl<E: Events> Generation<E> {
     }
 
     pub(crate) fn add(&mut self, events: E, prompt_tokens: usize) {
-        self.parts.push(Part { events, prompt_tokens, cached_tokens: None });
+        self.parts.push(Part { events: Some(events), prompt_tokens, cached_tokens: None });
         self.progress.resize(self.parts.len() * self.choices as usize, Progress::default());
         self.unfinished += self.choices as usize;
         self.metrics.prompt(&self.model, prompt_tokens);
@@ -108,11 +112,8 @@ impl<E: Events> Generation<E> {
         while self.unfinished > 0 && waiting < self.parts.len() {
             let part = self.next;
             self.next = (part + 1) % self.parts.len();
-            if self.is_finished(part) {
-                waiting += 1;
-                continue;
-            }
-            match self.parts[part].events.poll_event(context) {
+            let polled = self.parts[part].events.as_mut().map(|events| events.poll_event(context));
+            match polled.unwrap_or(Poll::Pending) {
                 Poll::Pending => waiting += 1,
                 Poll::Ready(None) => return Poll::Ready(self.fail("the answer broke off".to_owned())),
                 Poll::Ready(Some(event)) => {
@@ -150,6 +151,10 @@ impl<E: Events> Generation<E> {
                 self.unfinished -= 1;
                 let decode = progress.first.zip(progress.last).map(|(first, last)| last - first);
                 self.metrics.choice(&self.model, reason, progress.tokens, decode);
+                let choices = self.choices as usize;
+                if self.progress[part * choices..][..choices].iter().all(|progress| progress.finished) {
+                    self.parts[part].events = None;
+                }
                 Some(Step::Finished { choice: index as u32, reason })
             }
             Event::Observed(figures) => {
@@ -161,7 +166,7 @@ impl<E: Events> Generation<E> {
     }
 
     fn count(&mut self, index: usize, tokens: usize, now: Instant) {
-        if self.progress.iter().all(|progress| progress.first.is_none()) {
+        if !std::mem::replace(&mut self.heard, true) {
             self.metrics.first_token(&self.model, now - self.began);
         }
         let progress = &mut self.progress[index];
@@ -180,16 +185,12 @@ impl<E: Events> Generation<E> {
         (choice < self.choices && !self.progress[index].finished).then_some(index)
     }
 
-    fn is_finished(&self, part: usize) -> bool {
-        let choices = self.choices as usize;
-        self.progress[part * choices..(part + 1) * choices].iter().all(|progress| progress.finished)
-    }
-
     fn out_of_turn(&mut self, choice: u32) -> Step {
         self.fail(format!("the backend told something of choice {choice}, which it must not"))
     }
 
     fn fail(&mut self, message: String) -> Step {
+        self.parts.iter_mut().for_each(|part| part.events = None);
         self.end(Outcome::Failed);
         Step::Failed(message)
     }

@@ -26,6 +26,8 @@ mod error;
 mod generation;
 mod metrics;
 mod parameters;
+mod path;
+mod response;
 mod server;
 mod service;
 mod stream;

@@ -344,6 +344,16 @@ mod tests {
     }
 
     #[test]
+    fn the_first_token_of_an_answer_is_no_part_of_its_time_per_token() {
+        let metrics = Metrics::default();
+        metrics.choice("m", FinishReason::Stop, 5, Some(Duration::from_secs(4)));
+        metrics.choice("m", FinishReason::Stop, 1, Some(Duration::ZERO));
+        let page = metrics.render(&[]);
+        let name = "vllm:request_time_per_output_token_seconds";
+        assert!(page.contains(&format!("{name}_sum{{model_name=\"m\"}} 1\n{name}_count{{model_name=\"m\"}} 1\n")));
+    }
+
+    #[test]
     fn figures_of_one_name_are_one_metric_and_labels_are_escaped() {
         let gauge = |name: &str, label: &str, value| Gauge {
             name: name.to_owned(),

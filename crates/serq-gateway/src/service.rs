@@ -13,10 +13,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
@@ -29,6 +28,8 @@ use crate::error::ApiError;
 use crate::generation::{Generation, Step};
 use crate::metrics::Metrics;
 use crate::parameters::{Endpoint, Parameters};
+use crate::path::Route;
+use crate::response::{self, JSON, ResponseBody};
 use crate::stream::EventStream;
 
 /// A body too large is read on up to so many times the limit, so that the client, which doesn't
@@ -46,17 +47,6 @@ pub(crate) struct Service<B> {
     /// Ids are this and a running number.
     process: u64,
     requests: AtomicU64,
-}
-
-/// Where a request goes to.
-#[derive(Clone)]
-enum Route {
-    Generate(Endpoint),
-    Models,
-    Model(String),
-    Health,
-    Metrics,
-    Unknown(String),
 }
 
 /// Of a request, what is known from its head.
@@ -150,7 +140,11 @@ impl<B: Backend> Service<B> {
             }
             Route::Metrics => {
                 let text = self.metrics.render(&self.backend.gauges());
-                return Ok(response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into_bytes()));
+                return Ok(response::whole(
+                    StatusCode::OK,
+                    "text/plain; version=0.0.4; charset=utf-8",
+                    text.into_bytes(),
+                ));
             }
             Route::Model(id) => {
                 let model = self.backend.models().into_iter().find(|model| model.id == *id);
@@ -161,7 +155,7 @@ impl<B: Backend> Service<B> {
                 json!({"object": "list", "data": models})
             }
         };
-        Ok(response(StatusCode::OK, JSON, page.to_string().into_bytes()))
+        Ok(response::whole(StatusCode::OK, JSON, page.to_string().into_bytes()))
     }
 
     async fn generate(
@@ -196,10 +190,13 @@ impl<B: Backend> Service<B> {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions => "cmpl",
         };
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut head = Head::new(parameters.endpoint, format!("{prefix}-{}", arrival.id), created, &parameters.model);
-        head.logprobs = parameters.logprobs.is_some();
-        head.return_token_ids = parameters.return_token_ids;
+        let head = Head {
+            endpoint: parameters.endpoint,
+            id: format!("{prefix}-{}", arrival.id),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            return_token_ids: parameters.return_token_ids,
+            model: parameters.model.id,
+        };
         if parameters.stream {
             let quiet = self.options.comment_time;
             let stream = EventStream::new(generation, head, parameters.include_usage, arrival.observe, quiet);
@@ -210,7 +207,7 @@ impl<B: Backend> Service<B> {
             return Ok(response);
         }
         let body = whole(generation, &head, arrival.observe).await?;
-        Ok(response(StatusCode::OK, JSON, body))
+        Ok(response::whole(StatusCode::OK, JSON, body))
     }
 
     /// Tokenizing a long prompt takes a while, which other connections don't wait for.
@@ -262,7 +259,7 @@ impl<B: Backend> Service<B> {
 
     fn error(&self, error: &ApiError) -> Response<ResponseBody<B::Events>> {
         self.metrics.error(error.code);
-        let mut response = response(error.status, JSON, error.json());
+        let mut response = response::whole(error.status, JSON, error.json());
         let headers = response.headers_mut();
         if let Some(time) = error.retry_after {
             // Whole seconds, and not at once.
@@ -273,35 +270,6 @@ impl<B: Backend> Service<B> {
             headers.insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         response
-    }
-}
-
-impl Route {
-    fn of(path: &str) -> Route {
-        match path {
-            "/v1/chat/completions" => Route::Generate(Endpoint::Chat),
-            "/v1/completions" => Route::Generate(Endpoint::Completions),
-            "/v1/models" => Route::Models,
-            "/health" => Route::Health,
-            "/metrics" => Route::Metrics,
-            _ => match path.strip_prefix("/v1/models/").filter(|id| !id.is_empty()) {
-                Some(id) => Route::Model(percent_decoded(id)),
-                None => Route::Unknown(path.to_owned()),
-            },
-        }
-    }
-
-    /// For the metrics: clients can't add to these.
-    fn name(&self) -> &'static str {
-        match self {
-            Route::Generate(Endpoint::Chat) => "/v1/chat/completions",
-            Route::Generate(Endpoint::Completions) => "/v1/completions",
-            Route::Models => "/v1/models",
-            Route::Model(_) => "/v1/models/{id}",
-            Route::Health => "/health",
-            Route::Metrics => "/metrics",
-            Route::Unknown(_) => "other",
-        }
     }
 }
 
@@ -383,70 +351,11 @@ fn client_id(headers: &HeaderMap) -> Option<&str> {
     ((1..=128).contains(&id.len()) && id.bytes().all(plain)).then_some(id)
 }
 
-/// `%2F` is how clients write the slash of a model's name. What isn't an escape stays as it is.
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let escaped = |tail: &[u8]| u8::from_str_radix(std::str::from_utf8(tail.get(..2)?).ok()?, 16).ok();
-        match escaped(tail) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// What a client wrote, as far as an error repeats it.
 pub(crate) fn short(text: &str) -> String {
     const CHARACTERS: usize = 100;
     match text.char_indices().nth(CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
-    }
-}
-
-const JSON: &str = "application/json";
-
-fn response<E>(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<ResponseBody<E>> {
-    let mut response = Response::new(ResponseBody::Whole(Some(body.into())));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-/// What goes out after the head.
-pub(crate) enum ResponseBody<E> {
-    Whole(Option<Bytes>),
-    Stream(Box<EventStream<E>>),
-}
-
-impl<E: backend::Events> hyper::body::Body for ResponseBody<E> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let bytes = match self.get_mut() {
-            ResponseBody::Whole(bytes) => bytes.take(),
-            ResponseBody::Stream(stream) => std::task::ready!(stream.poll_bytes(context)),
-        };
-        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, ResponseBody::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            ResponseBody::Stream(_) => SizeHint::default(),
-        }
     }
 }

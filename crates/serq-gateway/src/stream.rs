@@ -82,10 +82,8 @@ impl<E: Events> EventStream<E> {
             Step::Piece(piece) => {
                 let (begun, offset) = &mut self.begun[piece.choice as usize];
                 let first = !std::mem::replace(begun, true);
-                if first || !piece.text.is_empty() || !piece.token_ids.is_empty() {
-                    let delta = self.head.delta(&piece, first, offset);
-                    write_data(frame, &self.head.chunk(vec![delta]).json());
-                }
+                let delta = self.head.delta(&piece, first, offset);
+                write_data(frame, &self.head.chunk(vec![delta]).json());
             }
             Step::Finished { choice, reason } => {
                 write_data(frame, &self.head.chunk(vec![self.head.end(choice, reason)]).json());
@@ -112,4 +110,44 @@ fn write_data(frame: &mut Vec<u8>, data: &[u8]) {
     frame.extend_from_slice(b"data: ");
     frame.extend_from_slice(data);
     frame.extend_from_slice(b"\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::backend::{Event, Piece};
+    use crate::parameters::Endpoint;
+
+    impl Events for UnboundedReceiver<Event> {
+        fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+            self.poll_recv(context)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_comment_comes_when_nothing_was_said_for_its_time() {
+        const QUIET: Duration = Duration::from_secs(10);
+        let (backend, events) = unbounded_channel();
+        let mut generation = Generation::new("m", 1, std::time::Instant::now(), Arc::default());
+        generation.add(events, 1);
+        let (id, model) = ("id".to_owned(), "m".to_owned());
+        let head = Head { endpoint: Endpoint::Chat, id, created: 0, model, return_token_ids: false };
+        let mut stream = EventStream::new(generation, head, false, false, QUIET);
+        let began = Instant::now();
+        let mut told = Vec::new();
+        for turn in 0..4 {
+            if turn == 2 {
+                tokio::time::sleep(QUIET / 2).await;
+                backend.send(Event::Piece(Piece::default())).expect("it is listened to");
+            }
+            let bytes = poll_fn(|context| stream.poll_bytes(context)).await.expect("no end");
+            told.push((bytes.starts_with(b": "), began.elapsed().as_secs()));
+        }
+        assert_eq!(told, [(true, 10), (true, 20), (false, 25), (true, 35)]);
+    }
 }

@@ -13,6 +13,7 @@ use serq_ir::{Context, Place};
 use crate::choice::{self, ChoiceCode, ChoicesCode};
 use crate::expression::{Expr, Families, Family, PoolRef, Reads, StageRef};
 use crate::gauge::GaugesCode;
+use crate::roofline::Roofline;
 
 /// A program as the kernel runs it.
 #[derive(Debug)]
@@ -118,6 +119,8 @@ pub(crate) struct StepCode {
     pub(crate) budget: Expr,
     pub(crate) chunk: Expr,
     pub(crate) cost: Expr,
+    /// The same, where it has that form.
+    pub(crate) roofline: Option<Roofline>,
     pub(crate) memory: Option<u32>,
     /// Units a quantum of that memory is; 0 without one.
     pub(crate) memory_quantum: f64,
@@ -154,10 +157,11 @@ pub(crate) enum Op {
     Hold(Box<HoldCode>),
     /// The scope end of the innermost hold.
     Close,
-    Grow(PoolRef, Expr),
-    Load(PoolRef, Expr),
+    // What is rare is boxed, so that operations are short.
+    Grow(PoolRef, Box<Expr>),
+    Load(PoolRef, Box<Expr>),
     Drop(PoolRef),
-    Release(PoolRef, Option<Expr>),
+    Release(PoolRef, Option<Box<Expr>>),
     /// A cancelled session goes on …
     Shield,
     /// … to here.
@@ -400,11 +404,11 @@ impl<'a> Builder<'a> {
             ir::StmtKind::Observe { observe, value } => Op::Observe(*observe, self.expr(value)),
             ir::StmtKind::Turn => Op::Turn,
             ir::StmtKind::End => Op::End,
-            ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), self.expr(units)),
-            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), self.expr(units)),
+            ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), Box::new(self.expr(units))),
+            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), Box::new(self.expr(units))),
             ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
             ir::StmtKind::Release { pool, after } => {
-                Op::Release(self.pool_ref(pool), after.as_ref().map(|e| self.expr(e)))
+                Op::Release(self.pool_ref(pool), after.as_ref().map(|e| Box::new(self.expr(e))))
             }
             ir::StmtKind::Run(run) => return self.run(at, run),
             ir::StmtKind::Choose { attribute, count, keys } => {
@@ -631,6 +635,7 @@ impl<'a> Builder<'a> {
             budget: self.expr(&step.budget),
             chunk: self.expr(&step.chunk),
             cost: self.expr(&step.cost),
+            roofline: Roofline::of(&step.cost),
             memory: step.memory.map(|family| self.pair(self.families.pools[family as usize], member)),
             memory_quantum: step
                 .memory

@@ -29,10 +29,17 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// An expression.
 #[derive(Debug)]
-pub(crate) struct Expr {
-    /// Where it is arithmetic without detours: all of it.
-    steps: Box<[Step]>,
-    /// Else.
+pub(crate) enum Expr {
+    /// One operation: what most are.
+    One(Step),
+    /// Arithmetic without detours: one step after the other.
+    Straight(Box<[Step]>),
+    Winding(Box<Winding>),
+}
+
+/// An expression with detours.
+#[derive(Debug)]
+pub(crate) struct Winding {
     ops: Box<[Op]>,
     aggregates: Box<[Aggregate]>,
     /// Most numbers put by at a time.
@@ -129,13 +136,13 @@ impl Expr {
         writer.write(expr);
         if let Form::Straight = writer.form {
             let step = |op: Op| if let Op::Step(step) = op { step } else { unreachable!("a detour") };
-            let steps = writer.ops.into_iter().map(step).collect();
-            return Self { steps, ops: Box::default(), aggregates: Box::default(), depth: 0 };
+            let steps: Box<[Step]> = writer.ops.into_iter().map(step).collect();
+            return if let [step] = *steps { Self::One(step) } else { Self::Straight(steps) };
         }
         let mut writer = Writer::new(families, bound, fold_of, Form::Detours);
         writer.write(expr);
         let (ops, aggregates) = (writer.ops.into(), writer.aggregates.into());
-        Self { steps: Box::default(), ops, aggregates, depth: writer.depth }
+        Self::Winding(Box::new(Winding { ops, aggregates, depth: writer.depth }))
     }
 }
 
@@ -454,7 +461,7 @@ pub(crate) enum Member {
     /// By an attribute that is its index.
     Attribute(Family, u32),
     /// By another index.
-    Computed(Family, Expr),
+    Computed(Family, Box<Expr>),
 }
 
 impl Member {
@@ -464,7 +471,7 @@ impl Member {
             None => Self::Fixed(family.first),
             Some(ir::Expr::Number(n)) if family.member(n.0).is_some() => Self::Fixed(family.first + n.0 as u32),
             Some(ir::Expr::Attribute(attribute)) => Self::Attribute(family, *attribute),
-            Some(index) => Self::Computed(family, Expr::new(index, families)),
+            Some(index) => Self::Computed(family, Box::new(Expr::new(index, families))),
         }
     }
 }
@@ -599,18 +606,15 @@ const DEPTH_SMALL: usize = 8;
 impl Kernel<'_> {
     #[inline]
     pub(crate) fn eval<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
-        if !expr.ops.is_empty() {
-            return self.eval_ops(world, expr, frame);
+        match expr {
+            Expr::One(step) => step.take(self, frame, 0.0),
+            Expr::Straight(steps) => steps.iter().fold(0.0, |value, step| step.take(self, frame, value)),
+            Expr::Winding(winding) => self.eval_ops(world, winding, frame),
         }
-        let mut value = 0.0;
-        for step in &expr.steps {
-            value = step.take(self, frame, value);
-        }
-        value
     }
 
     #[inline(never)]
-    fn eval_ops<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
+    fn eval_ops<W: World>(&self, world: &mut W, expr: &Winding, frame: &Frame<'_>) -> f64 {
         if expr.depth <= DEPTH_SMALL {
             self.run_ops(world, expr, frame, &mut [0.0; DEPTH_SMALL])
         } else {
@@ -619,12 +623,12 @@ impl Kernel<'_> {
     }
 
     #[cold]
-    fn eval_deep<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>) -> f64 {
+    fn eval_deep<W: World>(&self, world: &mut W, expr: &Winding, frame: &Frame<'_>) -> f64 {
         self.run_ops(world, expr, frame, &mut vec![0.0; expr.depth])
     }
 
     #[inline(always)]
-    fn run_ops<W: World>(&self, world: &mut W, expr: &Expr, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
+    fn run_ops<W: World>(&self, world: &mut W, expr: &Winding, frame: &Frame<'_>, stack: &mut [f64]) -> f64 {
         let (mut value, mut at, mut top) = (0.0, 0, 0);
         while let Some(op) = expr.ops.get(at) {
             at += 1;
@@ -660,7 +664,7 @@ impl Kernel<'_> {
     fn rare_op<W: World>(
         &self,
         world: &mut W,
-        expr: &Expr,
+        expr: &Winding,
         op: Op,
         value: f64,
         (stack, top): (&mut [f64], &mut usize),

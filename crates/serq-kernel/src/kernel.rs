@@ -377,14 +377,14 @@ impl<'p> Kernel<'p> {
     /// Calls `visit` for the pools whose state may have changed since the last call.
     #[inline]
     pub fn drain_touched_pools<W: World>(&mut self, world: &mut W, mut visit: impl FnMut(&mut W, u32, PoolState)) {
-        let mut touched = std::mem::take(&mut self.touched_pools);
-        for pool in touched.drain(..) {
+        for at in 0..self.touched_pools.len() {
+            let pool = self.touched_pools[at];
             let state = &mut self.pools[pool as usize];
             let changes = std::mem::take(&mut state.touched);
             visit(world, pool, state.state());
             self.pool_gauges_read(world, pool, changes);
         }
-        self.touched_pools = touched;
+        self.touched_pools.clear();
     }
 
     /// Calls `visit` for the stages whose state may have changed since the last call.
@@ -519,7 +519,7 @@ impl<'p> Kernel<'p> {
 
     /// The stages, the jobs, and what these take their blocks from.
     #[inline(always)]
-    pub(crate) fn apart(&mut self) -> (&Vec<Stage>, &mut Vec<Job>, Supply<'_>) {
+    pub(crate) fn apart(&mut self) -> (&mut Vec<Stage>, &mut Vec<Job>, Supply<'_>) {
         let Self { code, stages, jobs, sessions, pools, entries, instant_pieces, .. } = self;
         let Self { touched_pools, stirred, choices, .. } = self;
         (stages, jobs, Supply { code, sessions, pools, entries, instant_pieces, touched_pools, stirred, choices })

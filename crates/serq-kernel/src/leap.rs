@@ -32,7 +32,7 @@ use serq_ir::Context;
 use crate::code::{Op, StageCodeKind, StepCode};
 use crate::kernel::Kernel;
 use crate::stage::Job;
-use crate::step::Planning;
+use crate::step::{Engine, Planning};
 use crate::world::{Action, Result, World};
 
 /// No more steps than this at once: their count stays exact in a double.
@@ -96,6 +96,59 @@ impl Leap {
     /// Whether the present steps are a settled batch's: everybody in the plan gets a whole token in each.
     pub(crate) fn whole(&self) -> bool {
         self.work > 0.0
+    }
+}
+
+/// Steps of a settled batch that have ended.
+struct Ended {
+    steps: u64,
+    /// As many have begun since they were last counted.
+    begun: u64,
+    /// Each of them lasted so long.
+    cost: f64,
+    /// When the first of them began, and the last ended.
+    began: f64,
+    end: f64,
+    /// What everybody got.
+    tokens: f64,
+}
+
+impl Ended {
+    /// Those up to the present steps' `ended`-th that were not caught up. They are counted.
+    #[inline(always)]
+    fn of(engine: &mut Engine, ended: u64, end: f64, last: Last) -> Self {
+        let steps = ended - engine.leap.caught_up;
+        engine.leap.caught_up = ended;
+        let began = std::mem::replace(&mut engine.began, end);
+        // As many have begun since, but for the one after the last.
+        let begun = if last == Last::Told { steps - 1 } else { steps };
+        engine.iterations += begun;
+        Self { steps, begun, cost: engine.cost, began, end, tokens: tokens(steps) }
+    }
+
+    /// A job of the batch got its tokens. Answers whether its session had one in the step before;
+    /// where not, the first one's gap is told.
+    #[inline(always)]
+    fn count<W: World>(&self, world: &mut W, stage: u32, job: &mut Job) -> bool {
+        job.remaining -= self.tokens;
+        job.slack -= self.tokens;
+        job.moved = true;
+        let before = std::mem::replace(&mut job.last_token, self.end);
+        let steady = before == self.began;
+        if !steady && !before.is_nan() {
+            tell_gap(world, stage, (self.began - before) + self.cost);
+        }
+        steady
+    }
+
+    /// Tells of the steps, in which so many jobs got tokens, of which so many had one in the step before.
+    #[inline(always)]
+    fn tell<W: World>(&self, world: &mut W, stage: u32, jobs: usize, steady: u64) {
+        let tokens = (self.steps - 1) * jobs as u64 + steady;
+        if tokens > 0 || self.begun > 0 {
+            let Self { cost, begun, .. } = *self;
+            world.act(Action::StepsLeapt { stage, cost, decoders: jobs as u32, steps: begun, tokens });
+        }
     }
 }
 
@@ -173,25 +226,48 @@ impl Kernel<'_> {
         let StageCodeKind::Step(step) = &code.stages[stage as usize].kind else { unreachable!("it has a batch") };
         debug_assert!(!self.somebody_waits(step), "who joins a queue unsettles the batch");
         self.at(now);
-        self.catch_up_to(world, stage, ended, Last::Told);
         if slack >= 1.0 && step.cost_steady {
             // The same batch at the same cost.
+            self.catch_up_to(world, stage, ended, Last::Told);
             let cost = self.stages[stage as usize].engine.cost;
             self.start_settled(world, stage, cost, work, slack);
             self.after_fact();
             return Ok(GoesOn::Started);
         }
-        let mut batch = self.grow_at_hand(stage);
-        if batch.is_none() {
-            batch = self.grow_otherwise(world, stage)?;
+        let Some(batch) = self.go_on_at_hand(world, stage, ended) else {
+            return self.go_on_otherwise(world, stage, step);
+        };
+        self.start_grown(world, stage, step, &batch)?;
+        self.after_fact();
+        Ok(GoesOn::Started)
+    }
+
+    /// Everybody of a settled batch gets its tokens of the present steps, of which the last is the
+    /// `ended`-th, and takes the block its next one needs, where all of these are at hand. Where
+    /// not, some may have taken theirs.
+    #[inline(always)]
+    fn go_on_at_hand<W: World>(&mut self, world: &mut W, stage: u32, ended: u64) -> Option<Batch> {
+        let now = self.now;
+        let (stages, jobs, mut supply) = self.apart();
+        let engine = &mut stages[stage as usize].engine;
+        let ended = Ended::of(engine, ended, now, Last::Told);
+        let (mut batch, mut at_hand, mut steady) = (Batch::NOBODY, true, 0);
+        for &id in &engine.plan {
+            let job = &mut jobs[id as usize];
+            steady += u64::from(ended.count(world, stage, job));
+            at_hand = at_hand && (job.slack >= 1.0 || supply.take_block(job, 1.0));
+            batch.count(job);
         }
-        let goes_on = batch.is_some();
-        if let Some(Batch { work, slack, memory }) = batch {
-            // Settled it is still. Nothing else of what its cost reads has changed.
-            let inputs = &mut self.stages[stage as usize].engine.inputs;
-            inputs.set(Context::KvDecode, memory * step.memory_quantum);
-            let cost = self.cost_anew(world, stage, step)?;
-            self.start_settled(world, stage, cost, work, slack);
+        ended.tell(world, stage, engine.plan.len(), steady);
+        at_hand.then_some(batch)
+    }
+
+    /// … where they are not at hand: they may be free or evicted all the same.
+    #[inline(never)]
+    fn go_on_otherwise<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode) -> Result<GoesOn> {
+        let batch = self.grow_otherwise(world, stage)?;
+        if let Some(batch) = &batch {
+            self.start_grown(world, stage, step, batch)?;
         } else {
             // The step is over, and the plan has to find room.
             self.stop_step(stage);
@@ -199,27 +275,11 @@ impl Kernel<'_> {
         }
         self.make_cuts(world);
         self.after_fact();
-        Ok(if goes_on && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
+        Ok(if batch.is_some() && !self.something_else_to_do() { GoesOn::Started } else { GoesOn::Told })
     }
 
-    /// Everybody of a settled batch takes the block its next token needs, where all of these are
-    /// at hand. Where not, some may have taken theirs.
-    #[inline(always)]
-    fn grow_at_hand(&mut self, stage: u32) -> Option<Batch> {
-        let (stages, jobs, mut supply) = self.apart();
-        let mut batch = Batch::NOBODY;
-        for &id in &stages[stage as usize].engine.plan {
-            let job = &mut jobs[id as usize];
-            if job.slack < 1.0 && !supply.take_block(job, 1.0) {
-                return None;
-            }
-            batch.count(job);
-        }
-        Some(batch)
-    }
-
-    /// … where they are free or can be evicted.
-    #[inline(never)]
+    /// Everybody of a settled batch takes the block its next token needs, where that is free or can
+    /// be evicted.
     fn grow_otherwise<W: World>(&mut self, world: &mut W, stage: u32) -> Result<Option<Batch>> {
         let mut batch = Batch::NOBODY;
         for at in 0..self.stages[stage as usize].engine.plan.len() {
@@ -232,14 +292,28 @@ impl Kernel<'_> {
         Ok(Some(batch))
     }
 
+    /// The next step of a batch that has grown starts, or a leap. Settled it is still, and nothing
+    /// but its blocks has changed of what its cost reads.
+    #[inline(always)]
+    fn start_grown<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode, batch: &Batch) -> Result<()> {
+        let inputs = &mut self.stages[stage as usize].engine.inputs;
+        inputs.set(Context::KvDecode, batch.memory * step.memory_quantum);
+        let cost = self.cost_anew(world, stage, step)?;
+        self.start_settled(world, stage, cost, batch.work, batch.slack);
+        Ok(())
+    }
+
     /// The next step of a settled batch starts, or a leap.
     #[inline(always)]
     fn start_settled<W: World>(&mut self, world: &mut W, stage: u32, cost: f64, work: f64, slack: f64) {
         let engine = &mut self.stages[stage as usize].engine;
+        let leapt = engine.leap.running;
         let steps = engine.leap.offer(work, slack);
         let decoders = engine.plan.len() as u32;
         engine.begin(self.now);
-        self.leaping.set(stage, steps > 1);
+        if leapt != (steps > 1) {
+            self.leaping.set(stage, steps > 1);
+        }
         self.mark_stage(stage);
         world.act(Action::StartStep { stage, cost, decoders, steps });
     }
@@ -416,39 +490,16 @@ impl Kernel<'_> {
     pub(crate) fn catch_up_to<W: World>(&mut self, world: &mut W, stage: u32, ended: u64, last: Last) {
         let Self { stages, jobs, .. } = self;
         let engine = &mut stages[stage as usize].engine;
-        let steps = ended - engine.leap.caught_up;
-        if steps == 0 {
+        if ended == engine.leap.caught_up {
             return;
         }
-        engine.leap.caught_up = ended;
-        let (began, cost) = (engine.began, engine.cost);
         let end = if last == Last::Told { self.now } else { world.step_end(stage, ended) };
-        engine.began = end;
-        // As many have begun since, but for the one after the last.
-        let begun = if last == Last::Told { steps - 1 } else { steps };
-        engine.iterations += begun;
-        let tokens = tokens(steps);
-        // Tokens of sessions that had one in the step before.
-        let mut steady = (steps - 1) * engine.plan.len() as u64;
+        let ended = Ended::of(engine, ended, end, last);
+        let mut steady = 0;
         for &id in &engine.plan {
-            let job = &mut jobs[id as usize];
-            job.remaining -= tokens;
-            job.slack -= tokens;
-            job.moved = true;
-            if job.last_token == began {
-                steady += 1;
-            } else if !job.last_token.is_nan() {
-                tell_gap(world, stage, (began - job.last_token) + cost);
-            }
-            job.last_token = end;
+            steady += u64::from(ended.count(world, stage, &mut jobs[id as usize]));
         }
-        if steady > 0 {
-            world.act(Action::Tokens { stage, gap: cost, count: steady });
-        }
-        if begun > 0 {
-            let decoders = engine.plan.len() as u32;
-            world.act(Action::StepsLeapt { stage, cost, decoders, steps: begun });
-        }
+        ended.tell(world, stage, engine.plan.len(), steady);
         self.mark_stage(stage);
     }
 

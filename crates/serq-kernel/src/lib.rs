@@ -24,6 +24,7 @@ mod pool;
 mod preemption;
 mod prefix;
 mod service;
+mod roofline;
 mod session;
 mod stage;
 mod step;

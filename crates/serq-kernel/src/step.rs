@@ -36,6 +36,7 @@ use crate::kernel::Kernel;
 use crate::leap::{Batch, Last, Leap, tell_gap};
 use crate::pool::{Grower, TOLERANCE};
 use crate::preemption::Room;
+use crate::roofline::{Figures, NOTHING};
 use crate::session::compare;
 use crate::stage::{DONE, Then};
 use crate::world::{Action, Fault, Move, Purpose, Result, World};
@@ -72,12 +73,12 @@ pub(crate) struct Engine {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Figures of an iteration, as its cost reads them, by [`Context`].
+/// Figures of an iteration, as its cost reads them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CostInputs([f64; Context::OF_ITERATION]);
+pub(crate) struct CostInputs(Figures);
 
 impl CostInputs {
-    const NONE: Self = Self([0.0; Context::OF_ITERATION]);
+    const NONE: Self = Self([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOTHING]);
 
     pub(crate) fn set(&mut self, figure: Context, value: f64) {
         self.0[figure as usize] = value;
@@ -852,9 +853,21 @@ impl Kernel<'_> {
     /// … by its inputs, which are not those of the one before.
     #[inline(always)]
     pub(crate) fn cost_anew<W: World>(&mut self, world: &mut W, stage: u32, step: &StepCode) -> Result<f64> {
-        let inputs = &self.stages[stage as usize].engine.inputs;
-        let cost = self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0));
-        self.check_fault()?;
+        let cost = match &step.roofline {
+            Some(roofline) => {
+                let cost = roofline.at(&self.stages[stage as usize].engine.inputs.0);
+                debug_assert!(
+                    cost == self.cost_in_full(world, stage, step) || cost.is_nan(),
+                    "a cost in its usual form is the cost evaluated in full"
+                );
+                cost
+            }
+            None => {
+                let cost = self.cost_in_full(world, stage, step);
+                self.check_fault()?;
+                cost
+            }
+        };
         let engine = &mut self.stages[stage as usize].engine;
         let tokens = engine.inputs.tokens();
         let lasts = if tokens > 0.0 { cost > 0.0 } else { cost >= 0.0 };
@@ -863,6 +876,11 @@ impl Kernel<'_> {
         }
         engine.cost = cost;
         Ok(cost)
+    }
+
+    fn cost_in_full<W: World>(&self, world: &mut W, stage: u32, step: &StepCode) -> f64 {
+        let inputs = &self.stages[stage as usize].engine.inputs;
+        self.eval(world, &step.cost, &Frame::machine(Purpose::Stage, stage, &inputs.0))
     }
 
     #[cold]

@@ -112,16 +112,18 @@ pub enum Action {
         /// Member of a step stage.
         stage: u32,
     },
-    /// That many further steps of a leap have begun, each like the one before.
+    /// That many further steps of a leap have begun, each like the one before, and tokens of it came.
     StepsLeapt {
         /// Member of a step stage.
         stage: u32,
-        /// The duration of each.
+        /// The duration of each, and each token's gap after its session's previous one.
         cost: f64,
         /// Decode jobs in each.
         decoders: u32,
         /// How many.
         steps: u64,
+        /// How many tokens.
+        tokens: u64,
     },
     /// Serve a job of a `fifo` or `delay` stage for `work` clock units.
     StartWork {

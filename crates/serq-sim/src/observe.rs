@@ -157,11 +157,23 @@ impl Measurements {
         }
     }
 
-    pub(crate) fn steps_started(&mut self, stage: u32, cost: f64, decoders: u32, steps: u64) {
+    #[inline]
+    pub(crate) fn step_started(&mut self, stage: u32, cost: f64, decoders: u32) {
         if self.counting && decoders > 0 {
+            self.stages[stage as usize].steps_started(cost, decoders, 1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn steps_leapt(&mut self, stage: u32, cost: f64, decoders: u32, steps: u64, tokens: u64) {
+        if self.counting {
             let stage = &mut self.stages[stage as usize];
-            stage.decode_jobs += steps * u64::from(decoders);
-            stage.decode_steps.add(cost, steps);
+            if steps > 0 {
+                stage.steps_started(cost, decoders, steps);
+            }
+            if tokens > 0 {
+                stage.gaps.add(cost, tokens);
+            }
         }
     }
 
@@ -435,6 +447,12 @@ impl GaugeTrack {
 }
 
 impl StageTrack {
+    #[inline]
+    fn steps_started(&mut self, cost: f64, decoders: u32, steps: u64) {
+        self.decode_jobs += steps * u64::from(decoders);
+        self.decode_steps.add(cost, steps);
+    }
+
     fn report(&self, kernel: &Kernel<'_>, id: u32, from: f64, end: f64, row: report::Stage) -> report::Stage {
         let mean = |average: &TimeAverage| average.mean(from, end);
         let completed = self.completed as f64;

@@ -249,7 +249,7 @@ impl World for Driver<'_> {
         let now = self.now;
         match action {
             Action::StartStep { stage, cost, decoders, steps } => {
-                self.measured.steps_started(stage, cost, decoders, 1);
+                self.measured.step_started(stage, cost, decoders);
                 self.start_steps(stage, cost, steps);
                 if self.records_steps || self.breakdown.as_ref().is_some_and(|b| b.awaits(stage)) {
                     self.begun.push((stage, cost));
@@ -259,9 +259,9 @@ impl World for Driver<'_> {
                 let ended = self.runs[stage as usize].ended_before(now);
                 self.break_leap(stage, ended + 1);
             }
-            Action::StepsLeapt { stage, cost, decoders, steps } => {
+            Action::StepsLeapt { stage, cost, decoders, steps, tokens } => {
                 self.leaps.leapt += steps;
-                self.measured.steps_started(stage, cost, decoders, steps);
+                self.measured.steps_leapt(stage, cost, decoders, steps, tokens);
             }
             Action::NextFinish { stage, next } => self.next_finish(stage, next),
             Action::StartWork { job, work } => {

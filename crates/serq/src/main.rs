@@ -59,6 +59,7 @@ enum Command {
     Plan(command::plan::Plan),
     Model(command::model::Model),
     Up(Box<command::up::Up>),
+    Demo(command::demo::Demo),
     Replay(command::replay::Replay),
 }
 
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Command::Plan(command) => command.execute(),
         Command::Model(command) => command.execute(),
         Command::Up(command) => command.execute(),
+        Command::Demo(command) => command.execute(),
         Command::Replay(command) => command.execute(),
     };
     match outcome {

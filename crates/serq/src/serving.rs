@@ -28,7 +28,34 @@ pub(crate) struct Serving {
     pub(crate) cores: usize,
 }
 
+/// A model ready to compute, with its words.
+pub(crate) struct Packed {
+    pub(crate) model: Arc<Model>,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) chat: Option<ChatTemplate>,
+    /// Ids that end an answer.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) cores: usize,
+}
+
 impl Serving {
+    /// Packs the weights.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: what of the model is not to be had.
+    pub(crate) fn pack(self) -> Result<Packed, String> {
+        let Self { checkpoint, path, compute, cores, .. } = self;
+        let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
+        Ok(Packed {
+            model: Arc::new(Model::new(&checkpoint, path, compute)),
+            tokenizer: Tokenizer::of(&checkpoint).map_err(|error| error.to_string())?,
+            chat: ChatTemplate::of(&checkpoint).map_err(|error| error.to_string())?,
+            ends: checkpoint.config.eos.iter().copied().collect(),
+            cores,
+        })
+    }
+
     /// Packs the weights and starts the program's instances, or modelled ones.
     ///
     /// # Errors

@@ -78,12 +78,8 @@ impl Activations {
             let (first, end) = (rows * part / parts, rows * (part + 1) / parts);
             dispatch(path, Fill { x: &x[first * inputs..end * inputs], inputs, norm, to, first });
         };
-        let workers_count = workers.count();
-        if x.len() < ALONE {
-            fill(0, 1);
-        } else {
-            workers.run(&|worker| fill(worker, workers_count));
-        }
+        let parts = if x.len() < ALONE { 1 } else { workers.count() };
+        workers.run(parts, &|_, part| fill(part, parts));
     }
 
     /// Makes room for rows that are then written block by block.
@@ -207,16 +203,26 @@ impl Kernel for Fill<'_> {
     fn run<V: Vector>(self, v: V) {
         for (row, x) in self.x.chunks_exact(self.inputs).enumerate() {
             let factor = self.norm.map_or(1.0, |norm| 1.0 / (mean_square(v, x) + norm.epsilon).sqrt());
-            for (index, numbers) in x.chunks(PANEL).enumerate() {
-                let mut block = [0.0; PANEL];
-                block[..numbers.len()].copy_from_slice(numbers);
+            // SAFETY: the target has rows of as many blocks; a row is one worker's.
+            let put = |index, block: &_| unsafe { self.to.put(v, self.first + row, index, block) };
+            let (blocks, rest) = x.as_chunks::<PANEL>();
+            for (index, block) in blocks.iter().enumerate() {
+                let mut block = *block;
                 if let Some(norm) = self.norm {
-                    for (number, weight) in block.iter_mut().zip(&norm.weight[index * PANEL..]) {
+                    let weights = &norm.weight.as_chunks::<PANEL>().0[index];
+                    for (number, weight) in block.iter_mut().zip(weights) {
                         *number = *number * factor * weight;
                     }
                 }
-                // SAFETY: the target has rows of as many blocks; a row is in one worker's part.
-                unsafe { self.to.put(v, self.first + row, index, &block) };
+                put(index, &block);
+            }
+            if !rest.is_empty() {
+                let mut block = [0.0; PANEL];
+                for (index, number) in rest.iter().enumerate() {
+                    let weight = self.norm.map_or(1.0, |norm| norm.weight[blocks.len() * PANEL + index]);
+                    block[index] = number * factor * weight;
+                }
+                put(blocks.len(), &block);
             }
         }
     }

@@ -19,11 +19,9 @@
 //!   what this step's tokens were given, so it is finite where the model is.
 
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::buffer::{Aligned, Shared};
-pub use super::kv::Chunk;
-use super::kv::{self, Element, Half, KvLayout};
+use super::kv::{self, Chunk, Element, Half, KvLayout};
 use super::tile::{self, Format, PANEL, Product, Rows};
 use super::vector::{Kernel, Vector};
 use super::{Path, dispatch};
@@ -118,7 +116,6 @@ impl Attention {
         self.scratches.resize_with(count.max(self.scratches.len()), Scratch::default);
         let mut scratches = mem::take(&mut self.scratches);
         let mut partials = mem::take(&mut self.partials);
-        let next = AtomicUsize::new(0);
         let step = Step {
             attention: self,
             chunks,
@@ -129,12 +126,10 @@ impl Attention {
             out: Shared::new(out),
         };
         let shared = Shared::new(&mut scratches);
-        workers.run(&|worker| {
+        workers.run(self.tasks.len(), &|worker, task| {
             // SAFETY: each worker has its own.
             let scratch = unsafe { &mut *shared.at(worker) };
-            while let Some(task) = step.attention.tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                dispatch(step.attention.path, Run { step: &step, task, scratch });
-            }
+            dispatch(step.attention.path, Run { step: &step, task: &step.attention.tasks[task], scratch });
         });
         dispatch(self.path, Merge { step: &step });
         (self.scratches, self.partials) = (scratches, partials);
@@ -262,7 +257,6 @@ impl Kernel for Run<'_> {
                         steps: keys_steps,
                         to: scratch.scores.as_mut_ptr(),
                         to_stride: SPAN,
-                        fresh: false,
                     };
                     products(v, product, height, most.div_ceil(PANEL));
                     let weights_stride = SPAN * element.bytes();
@@ -282,7 +276,6 @@ impl Kernel for Run<'_> {
                         steps,
                         to: scratch.mixes.as_mut_ptr(),
                         to_stride: state,
-                        fresh: false,
                     };
                     products(v, product, height, padded / PANEL);
                     for (index, peak) in peaks.into_iter().enumerate().take(height) {
@@ -449,7 +442,13 @@ fn gather<V: Vector>(v: V, step: &Step<'_>, task: &Task, span: usize, positions:
         let slot = layout.slot(chunk.blocks, step.layer, Half::Keys, at) + task.kv_head * layout.head_bytes();
         let run = (layout.block_tokens - at % layout.block_tokens).min(positions - position);
         for index in 0..run {
-            slots[position + index] = step.store[slot + index * layout.slot_bytes()..].as_ptr();
+            let slot = step.store[slot + index * layout.slot_bytes()..].as_ptr();
+            slots[position + index] = slot;
+            // One head's numbers are a part of each slot: no pattern that the machine knows.
+            for line in (0..layout.head_bytes()).step_by(64) {
+                v.prefetch(slot.wrapping_add(line));
+                v.prefetch(slot.wrapping_add(values_after + line));
+            }
         }
         position += run;
     }

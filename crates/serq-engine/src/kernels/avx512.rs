@@ -144,6 +144,7 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, line: *const u8) {
+        // What is not there is not asked for.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::activations::Target;
-use super::buffer::{Aligned, Shared};
+use super::buffer::{Shared, Weights};
 use super::tile::{self, Format, PANEL, Product, Rows};
 use super::vector::{Kernel, Vector};
 use super::{Activations, Compute, Path, dispatch};
@@ -20,7 +20,7 @@ pub struct Matrix {
     /// Whether panels alternate: a gate's, and that of what it lets through.
     gated: bool,
     panels: Vec<Panel>,
-    bytes: Aligned,
+    bytes: Weights,
 }
 
 /// Up to [`PANEL`] outputs of one tensor.
@@ -45,9 +45,10 @@ impl Matrix {
     ///
     /// When the tensors are none, or their columns differ.
     pub fn pack(path: Path, compute: Compute, tensors: &[&Tensor]) -> Self {
-        let mut matrix = Self::empty(path, compute, tensors[0].columns());
+        let mut matrix = Self::empty(path, compute, tensors);
+        let mut start = 0;
         for tensor in tensors {
-            matrix.append(tensor, matrix.outputs);
+            start = matrix.append(tensor, matrix.outputs, start);
             matrix.outputs += tensor.rows();
         }
         matrix
@@ -60,25 +61,27 @@ impl Matrix {
     /// When they differ in rows or columns.
     pub fn pack_gated(path: Path, compute: Compute, gate: &Tensor, up: &Tensor) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()), "a gate for every output");
-        let mut matrix = Self { gated: true, outputs: gate.rows(), ..Self::empty(path, compute, gate.columns()) };
-        matrix.append(gate, 0);
-        matrix.append(up, 0);
+        let mut matrix = Self { gated: true, outputs: gate.rows(), ..Self::empty(path, compute, &[gate, up]) };
+        let start = matrix.append(gate, 0, 0);
+        matrix.append(up, 0, start);
         let (gate, up) = matrix.panels.split_at(matrix.panels.len() / 2);
         matrix.panels = gate.iter().zip(up).flat_map(|(gate, up)| [*gate, *up]).collect();
         matrix
     }
 
-    fn empty(path: Path, compute: Compute, inputs: usize) -> Self {
-        Self { path, compute, inputs, outputs: 0, gated: false, panels: Vec::new(), bytes: Aligned::default() }
+    /// Room for the tensors.
+    fn empty(path: Path, compute: Compute, tensors: &[&Tensor]) -> Self {
+        let inputs = tensors[0].columns();
+        let panel_bytes = |tensor: &&Tensor| format(compute, tensor.stored()).panel_bytes(inputs);
+        let bytes = tensors.iter().map(|tensor| tensor.rows().div_ceil(PANEL) * panel_bytes(tensor)).sum();
+        Self { path, compute, inputs, outputs: 0, gated: false, panels: Vec::new(), bytes: Weights::zeros(bytes) }
     }
 
-    /// Packs a tensor whose first output is `output`.
-    fn append(&mut self, tensor: &Tensor, output: usize) {
+    /// Packs a tensor whose first output is `output` from byte `first` on. Returns its end.
+    fn append(&mut self, tensor: &Tensor, output: usize, first: usize) -> usize {
         assert_eq!(tensor.columns(), self.inputs, "the same inputs");
         let format = format(self.compute, tensor.stored());
-        let panel_bytes = self.inputs.div_ceil(format.step_inputs()) * format.step_bytes();
-        let first = self.bytes.len();
-        self.bytes.grow(first + tensor.rows().div_ceil(PANEL) * panel_bytes);
+        let panel_bytes = format.panel_bytes(self.inputs);
         let mut singles = vec![0.0; self.inputs];
         for row in (0..tensor.rows()).step_by(PANEL) {
             let start = first + row / PANEL * panel_bytes;
@@ -89,6 +92,7 @@ impl Matrix {
             }
             self.panels.push(Panel { format, start, output: output + row, width });
         }
+        first + tensor.rows().div_ceil(PANEL) * panel_bytes
     }
 
     /// Numbers of a row it is multiplied with.
@@ -143,11 +147,13 @@ impl Matrix {
     fn run(&self, workers: &Workers, x: &Activations, to: To) {
         assert!(x.path() == self.path && x.compute() == self.compute, "rows prepared for this matrix");
         assert!(x.inputs() == self.inputs, "{} inputs prepared, {} to be multiplied", x.inputs(), self.inputs);
-        let count = workers.count();
         let unit = if self.gated { 2 } else { 1 };
         let units = self.panels.len() / unit;
-        workers.run(&|worker| {
-            let panels = &self.panels[units * worker / count * unit..units * (worker + 1) / count * unit];
+        // With few rows, weights come from memory, best in long runs. With many, a worker that
+        // is held up keeps the others waiting for one part only.
+        let parts = workers.count() * if x.rows() < MANY_ROWS { 1 } else { 4 };
+        workers.run(parts, &|_, part| {
+            let panels = &self.panels[units * part / parts * unit..units * (part + 1) / parts * unit];
             dispatch(self.path, Part { matrix: self, panels, rows: x.view(), count: x.rows(), to });
         });
     }
@@ -255,6 +261,8 @@ struct Part<'a> {
     to: To,
 }
 
+/// Rows from which a product is computed rather than read.
+const MANY_ROWS: usize = 64;
 /// The most rows of a tile.
 const TILE_ROWS: usize = 12;
 /// Bytes of rows that are multiplied with one panel after the other: they and a panel fit in
@@ -287,10 +295,9 @@ impl Kernel for Part<'_> {
                                 rows: self.rows.from(row),
                                 panels: self.matrix.bytes.as_ptr().add(panel.start),
                                 panel_bytes: pair.map_or(0, |next| next.start - group[0].start),
-                                steps: self.matrix.inputs.div_ceil(panel.format.step_inputs()),
+                                steps: panel.format.steps(self.matrix.inputs),
                                 to: sums.as_mut_ptr().add(index * PANEL),
                                 to_stride: 2 * PANEL,
-                                fresh: row == first,
                             };
                             tile::product(v, product, rows, if together { group.len() } else { 1 });
                         }

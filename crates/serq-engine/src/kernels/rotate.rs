@@ -64,19 +64,15 @@ impl Rotation<'_> {
         assert!(query_numbers.is_multiple_of(layout.head_dim) && queries.len() == rows * query_numbers, "whole heads");
         assert_eq!(x.len(), rows * (query_numbers + 2 * kv_numbers), "queries, keys and values of each row");
         assert!(positions * layout.head_dim / 2 <= self.cos.len().min(self.sin.len()), "angles of every position");
-        let parts = workers.count();
+        // A worker is quicker alone with few.
+        let parts = if x.len() < 1 << 13 { 1 } else { workers.count() };
         let (store, queries) = (Shared::new(store), Shared::new(queries));
-        let turn = |part: usize, parts: usize| {
+        workers.run(parts, &|_, part| {
             dispatch(
                 path,
                 Turn { rotation: self, x, rows, query_numbers, chunks, layout, layer, store, queries, part, parts },
             );
-        };
-        if x.len() < 1 << 13 {
-            turn(0, 1);
-        } else {
-            workers.run(&|worker| turn(worker, parts));
-        }
+        });
     }
 }
 

@@ -56,6 +56,16 @@ impl Format {
             Self::Q4Least => 20 * PANEL,
         }
     }
+
+    /// Steps along so many inputs.
+    pub(super) fn steps(self, inputs: usize) -> usize {
+        inputs.div_ceil(self.step_inputs())
+    }
+
+    /// Bytes of a panel with so many inputs.
+    pub(super) fn panel_bytes(self, inputs: usize) -> usize {
+        self.steps(inputs) * self.step_bytes()
+    }
 }
 
 /// What goes with a block of a row of integers.
@@ -103,13 +113,7 @@ pub(super) struct Product {
     pub(super) to: *mut f32,
     /// Singles from row to row.
     pub(super) to_stride: usize,
-    /// Whether the panels come from memory: they are asked for some way ahead.
-    pub(super) fresh: bool,
 }
-
-/// Bytes by which panels are asked for ahead: what is read while memory answers, a tenth of a
-/// microsecond.
-const AHEAD: usize = 4096;
 
 /// The most rows [`product`] is best called with at once.
 pub(super) fn tile_rows<V: Vector>(format: Format) -> usize {
@@ -139,8 +143,7 @@ pub(super) unsafe fn product<V: Vector>(v: V, product: Product, rows: usize, pan
             // SAFETY: the caller's word, for the rows from `row` on.
             let tile = unsafe {
                 let to = product.to.add(row * product.to_stride);
-                let fresh = product.fresh && row == 0;
-                Tile { product: Product { rows: product.rows.from(row), to, fresh, ..product }, first }
+                Tile { product: Product { rows: product.rows.from(row), to, ..product }, first }
             };
             run_tile(v, tile, height, width);
         }
@@ -153,6 +156,10 @@ struct Tile {
     product: Product,
     first: usize,
 }
+
+/// Bytes by which integers are asked for ahead, where several rows make a step so long that the
+/// machine does not read ahead by itself. One row, and numbers, are slower with it (Zen 4).
+const AHEAD: usize = 2048;
 
 struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
 struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
@@ -201,11 +208,6 @@ impl<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for Numb
             }
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
             for step in 0..product.steps {
-                if product.fresh {
-                    for weights in weights {
-                        v.prefetch(weights.wrapping_add(step * 4 * PANEL + AHEAD));
-                    }
-                }
                 if PAIRS {
                     let mut words = [v.splat_word(0); WIDTH];
                     for column in 0..WIDTH {
@@ -241,7 +243,6 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
     fn run<V: Vector>(self, v: V) {
         let Tile { product, first } = self.0;
         let groups = if FORMAT == Q8 { 8 } else { 4 };
-        let excess = [128, 8, 0][FORMAT];
         // SAFETY: `product`'s caller's word.
         unsafe {
             let mut integers = [product.panels; WIDTH];
@@ -255,18 +256,46 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
             for step in 0..product.steps {
                 let at = step * product.format.step_bytes();
-                if product.fresh {
-                    for (integers, scales) in integers.iter().zip(scales) {
-                        for group in 0..groups {
-                            v.prefetch(integers.wrapping_add(at + group * 4 * PANEL + AHEAD));
-                        }
-                        v.prefetch(scales.wrapping_add(at + AHEAD));
+                let rows = Rows {
+                    numbers: product.rows.numbers.add(step * PANEL),
+                    blocks: product.rows.blocks.add(step),
+                    ..product.rows
+                };
+                if HEIGHT <= 2 {
+                    // Memory is read in its order.
+                    let mut dots = [[v.splat_word(0); WIDTH]; HEIGHT];
+                    for row in 0..HEIGHT {
+                        dots[row] = [first_dot::<V, FORMAT>(v, rows, row); WIDTH];
                     }
+                    for group in 0..groups {
+                        for column in 0..WIDTH {
+                            let loaded = v.load_words(integers[column].add(at + group * 4 * PANEL));
+                            for row in 0..HEIGHT {
+                                let dot = &mut dots[row][column];
+                                if FORMAT == Q8 {
+                                    *dot = v.dot_bytes(*dot, loaded, integer_group(v, rows, row, group));
+                                } else {
+                                    let (low, high) = (v.low_nibbles(loaded), v.high_nibbles(loaded));
+                                    *dot = v.dot_nibbles(*dot, low, integer_group(v, rows, row, group));
+                                    *dot = v.dot_nibbles(*dot, high, integer_group(v, rows, row, group + 4));
+                                }
+                            }
+                        }
+                    }
+                    for column in 0..WIDTH {
+                        let scale = Scale::<V, FORMAT>::load(v, scales[column].add(at));
+                        for row in 0..HEIGHT {
+                            scale.add(v, rows, row, dots[row][column], &mut sums[row][column]);
+                        }
+                    }
+                    continue;
                 }
                 for column in 0..WIDTH {
                     let mut words = [v.splat_word(0); 8];
                     for group in 0..groups {
-                        let loaded = v.load_words(integers[column].add(at + group * 4 * PANEL));
+                        let from = integers[column].add(at + group * 4 * PANEL);
+                        v.prefetch(from.wrapping_add(AHEAD));
+                        let loaded = v.load_words(from);
                         if FORMAT == Q8 {
                             words[group] = loaded;
                         } else {
@@ -274,29 +303,106 @@ impl<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize> Kernel for Bl
                             words[group + 4] = v.high_nibbles(loaded);
                         }
                     }
-                    let scale = v.load_f16(scales[column].add(at).cast());
-                    for row in 0..HEIGHT {
-                        let numbers = product.rows.numbers.add(row * product.rows.stride + step * PANEL);
-                        let block = &*product.rows.blocks.add(row * product.rows.blocks_stride + step);
-                        let mut dot = v.splat_word(-excess * block.sum);
-                        for group in 0..8 {
-                            let number = v.load_splat_word(numbers.add(group * 4));
-                            dot = if FORMAT == Q8 {
-                                v.dot_bytes(dot, words[group], number)
-                            } else {
-                                v.dot_nibbles(dot, words[group], number)
-                            };
-                        }
-                        let dot = v.mul(v.to_singles(dot), v.splat(block.scale));
-                        sums[row][column] = v.mul_add(dot, scale, sums[row][column]);
-                        if FORMAT == Q4_LEAST {
-                            let least = v.load_f16(scales[column].add(at + 2 * PANEL).cast());
-                            sums[row][column] = v.mul_add(v.splat(block.scaled_sum), least, sums[row][column]);
-                        }
+                    let weights = Weights { words, scale: Scale::<V, FORMAT>::load(v, scales[column].add(at)) };
+                    // One after the other by hand: a loop's sums would not stay in registers.
+                    weights.add_to_four(v, rows, &mut sums, 0, column);
+                    if HEIGHT > 4 {
+                        weights.add_to_four(v, rows, &mut sums, 4, column);
+                    }
+                    if HEIGHT > 8 {
+                        weights.add_to_four(v, rows, &mut sums, 8, column);
                     }
                 }
             }
             store_sums(v, &product, first, sums);
+        }
+    }
+}
+
+/// A block's weights, for as many outputs as a vector has lanes.
+struct Weights<V: Vector, const FORMAT: usize> {
+    /// Four inputs of each output in a word.
+    words: [V::I; 8],
+    scale: Scale<V, FORMAT>,
+}
+
+impl<V: Vector, const FORMAT: usize> Weights<V, FORMAT> {
+    /// Adds the products with four rows' blocks to their sums. Dots of four rows are summed
+    /// side by side, which hides how long an addition takes.
+    #[inline(always)]
+    unsafe fn add_to_four<const HEIGHT: usize, const WIDTH: usize>(
+        &self,
+        v: V,
+        rows: Rows,
+        sums: &mut [[V::F; WIDTH]; HEIGHT],
+        first: usize,
+        column: usize,
+    ) {
+        // SAFETY: `product`'s caller's word.
+        unsafe {
+            let mut dots = [v.splat_word(0); 4];
+            for row in 0..4 {
+                dots[row] = first_dot::<V, FORMAT>(v, rows, first + row);
+            }
+            for group in 0..8 {
+                for row in 0..4 {
+                    let integers = integer_group(v, rows, first + row, group);
+                    dots[row] = if FORMAT == Q8 {
+                        v.dot_bytes(dots[row], self.words[group], integers)
+                    } else {
+                        v.dot_nibbles(dots[row], self.words[group], integers)
+                    };
+                }
+            }
+            for row in 0..4 {
+                self.scale.add(v, rows, first + row, dots[row], &mut sums[first + row][column]);
+            }
+        }
+    }
+}
+
+/// What a row's block of dots begins with: what they come out too large by, taken away.
+#[inline(always)]
+unsafe fn first_dot<V: Vector, const FORMAT: usize>(v: V, rows: Rows, row: usize) -> V::I {
+    let excess = [128, 8, 0][FORMAT];
+    // SAFETY: the caller says that there is such a row.
+    v.splat_word(-excess * unsafe { (*rows.blocks.add(row * rows.blocks_stride)).sum })
+}
+
+/// Four integers of a row, in every lane.
+#[inline(always)]
+unsafe fn integer_group<V: Vector>(v: V, rows: Rows, row: usize, group: usize) -> V::I {
+    // SAFETY: the caller says that there is such a row.
+    unsafe { v.load_splat_word(rows.numbers.add(row * rows.stride + group * 4)) }
+}
+
+/// What a block's dots are multiplied with, and what is added: of as many outputs as a vector
+/// has lanes.
+struct Scale<V: Vector, const FORMAT: usize> {
+    scale: V::F,
+    least: V::F,
+}
+
+impl<V: Vector, const FORMAT: usize> Scale<V, FORMAT> {
+    #[inline(always)]
+    unsafe fn load(v: V, from: *const u8) -> Self {
+        // SAFETY: the caller says that they are there.
+        unsafe {
+            let scale = v.load_f16(from.cast());
+            let least = if FORMAT == Q4_LEAST { v.load_f16(from.add(2 * PANEL).cast()) } else { scale };
+            Self { scale, least }
+        }
+    }
+
+    /// Adds a dot with a row's block to the row's sum.
+    #[inline(always)]
+    unsafe fn add(&self, v: V, rows: Rows, row: usize, dot: V::I, sum: &mut V::F) {
+        // SAFETY: the caller says that there is such a row.
+        let block = unsafe { &*rows.blocks.add(row * rows.blocks_stride) };
+        let dot = v.mul(v.to_singles(dot), v.splat(block.scale));
+        *sum = v.mul_add(dot, self.scale, *sum);
+        if FORMAT == Q4_LEAST {
+            *sum = v.mul_add(v.splat(block.scaled_sum), self.least, *sum);
         }
     }
 }

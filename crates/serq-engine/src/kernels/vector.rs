@@ -58,7 +58,7 @@ pub(super) trait Vector: Copy {
     /// Stores integers from -127 to 127 as bytes.
     unsafe fn store_i8(self, to: *mut i8, a: Self::F);
 
-    /// Asks for a cache line that will be read. Nothing is read there: it may be anywhere.
+    /// Asks memory for a cache line that will be read. It may be anywhere.
     fn prefetch(self, line: *const u8);
 
     fn splat_word(self, word: i32) -> Self::I;

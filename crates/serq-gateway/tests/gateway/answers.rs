@@ -90,6 +90,8 @@ async fn choices_of_a_stream_come_interleaved_under_their_number() {
     let server = start().await;
     let body = json!({"prompt": "ab", "model": "echo", "n": 2});
     let events = stream(server.address, COMPLETIONS, &body).await.events();
+    let cached = &events.last().unwrap()["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert_eq!(*cached, 1, "what the first choice found: the second finds what that one computed");
     let told: Vec<_> = events
         .iter()
         .flat_map(|event| event["choices"].as_array().unwrap())
@@ -179,7 +181,7 @@ async fn parameters_arrive_as_they_were_sent() {
         "max_completion_tokens": 9, "min_tokens": 2, "temperature": 0.5, "top_p": 0.25, "top_k": 40, "min_p": 0.125,
         "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "seed": -3, "logprobs": true,
         "top_logprobs": 2, "stop": ["x", "yz"], "stop_token_ids": [7], "ignore_eos": true, "n": 2, "best_of": 2,
-        "logit_bias": {"9": -100, "3": 1.5}, "user": "somebody",
+        "logit_bias": {"9": -100, "10": 1.5}, "user": "somebody",
     });
     let mut client = Client::connect(server.address).await;
     let headers = [("content-type", "application/json; charset=utf-8"), ("x-request-id", "trace-7")];
@@ -223,12 +225,12 @@ async fn parameters_arrive_as_they_were_sent() {
                 ),
                 logit_bias: [
                     (
-                        3,
-                        1.5,
-                    ),
-                    (
                         9,
                         -100.0,
+                    ),
+                    (
+                        10,
+                        1.5,
                     ),
                 ],
             },

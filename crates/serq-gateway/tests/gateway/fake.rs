@@ -14,6 +14,7 @@
 //! | `panics` | can't tokenize |
 //! | `full`, `picky`, `away`, `broken` | refuse |
 
+// The example `echo` has no use for what tests look at.
 #![allow(dead_code)]
 
 use std::future::Future;

@@ -126,6 +126,19 @@ async fn connections_over_the_limit_wait_for_their_turn() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_is_answered_is_let_go_before_the_others() {
+    let server = start().await;
+    let mut client = Client::connect(server.address).await;
+    client.send_json(COMPLETIONS, &json!({"model": "gated", "prompt": ["a", "a long one"]})).await;
+    server.fake.wait_for_live(2).await;
+    // Two tokens and an end, while the other has as many.
+    server.fake.permit(6);
+    server.fake.wait_for_live(1).await;
+    server.fake.permit(100);
+    assert_eq!(client.response().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off() {
     let options = Options { write_time: Duration::from_millis(50), ..Options::default() };
     let server = start_with(options).await;

@@ -84,6 +84,17 @@ pub(crate) enum ComputeFlag {
 }
 
 impl EngineFlags {
+    /// As a command line has them.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--model={}", self.model)];
+        arguments.extend(self.kernels.map(|path| format!("--kernels={path}")));
+        arguments.extend(
+            self.compute.and_then(|compute| Some(format!("--compute={}", compute.to_possible_value()?.get_name()))),
+        );
+        arguments.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        arguments
+    }
+
     /// Opens the model.
     pub(crate) fn open(&self) -> Result<Serving, Failure> {
         let checkpoint = model_files::open(&self.model).map_err(|error| Failure::Failed(error.to_string()))?;
