@@ -78,6 +78,7 @@ fn what_cannot_be_run_is_refused_by_name() {
             llama(|file| file.set("general.architecture", Value::Text("rwkv7".into()))),
             "not supported: the architecture `rwkv7`, only llama and qwen3 are",
         ),
+        (llama(|file| file.set("split.count", Value::U32(3))), "not supported: a GGUF model split into 3 files"),
         (
             llama(|file| file.set("llama.expert_count", Value::U32(8))),
             "not supported: the key `llama.expert_count` is 8",

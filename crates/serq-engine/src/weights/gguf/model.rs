@@ -36,6 +36,9 @@ const ALTERING: [(&str, f64); 11] = [
 
 /// The configuration and the tensors by weight.
 pub(crate) fn model(gguf: &mut Gguf) -> Result<(ModelConfig, BTreeMap<Weight, Tensor>), Trouble> {
+    if let Some(count) = gguf.size("split.count")?.filter(|&count| count > 1) {
+        return Err(Trouble::Unsupported(format!("a GGUF model split into {count} files")));
+    }
     let mut tensors = gguf.take_tensors();
     let divisors = tensors.remove(ROPE_DIVISORS);
     let config = config(gguf, &tensors, divisors)?;
