@@ -94,7 +94,9 @@ struct Shape {
 const SMOLLM2: Shape =
     Shape { layers: 30, width: 576, inner: 1536, heads: 9, kv_heads: 3, head_dim: 64, vocabulary: 49152 };
 const BLOCK_TOKENS: usize = 16;
-const SEQUENCES: usize = 16;
+/// More than are computed, and odd, so that a sequence's blocks do not fall upon the same sets of
+/// a cache.
+const SEQUENCES: usize = 17;
 
 struct Layer {
     qkv: Matrix,
