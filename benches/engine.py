@@ -7,17 +7,20 @@
 Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
 processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
 engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
-empty texts on. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them
+empty texts on; and 16 requests at once through the server. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them
 what the machine can do, from crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on
 the built-in model, without a peer.
 """
 
 import argparse
+import concurrent.futures
+import http.client
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import machine
@@ -29,6 +32,9 @@ FLAGS = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=
          "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF"]
 # What ours must be, in times of the peer's best.
 MUST = {("bf16", "prefill_512"): 1.5, ("bf16", "decode_1"): 1.3, ("bf16", "decode_8"): 2.0, ("int8", "decode_1"): 1.5}
+
+# What 16 requests at once must get through the server, of what the kernels make of as many texts.
+SERVED_MUST = 0.9
 
 
 def run(*words, **options):
@@ -70,6 +76,30 @@ def ours(program, model, compute):
     return {line.split()[0]: float(line.split()[1]) for line in text.splitlines()}
 
 
+def served(serq, compute):
+    """Tokens a second of 16 requests at once, through the server: whole prompts and answers."""
+    command = [serq, "up", machine.ROOT / "examples/local/colocated_smollm2.sq", "--model", "smollm2-135m"]
+    command += ["--compute", compute, "--threads", "2", "--port", "0"]
+    server = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    try:
+        address = next(line.split("http://")[1].split("/")[0] for line in server.stdout if "serving http://" in line)
+
+        def ask(nth):
+            body = {"model": "smollm2-135m", "prompt": [1000 + nth] * 8, "max_tokens": 256, "ignore_eos": True}
+            connection = http.client.HTTPConnection(address, timeout=600)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+            return json.load(connection.getresponse())["usage"]["completion_tokens"]
+
+        with concurrent.futures.ThreadPoolExecutor(16) as clients:
+            list(clients.map(ask, range(16)))
+            began = time.monotonic()
+            tokens = sum(clients.map(ask, range(16, 32)))
+            return tokens / (time.monotonic() - began)
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def example(name):
     command = ["cargo", "build", "--release", "--quiet", "--locked", "--package", "serq-engine", "--example", name]
     subprocess.run(command, cwd=machine.ROOT, check=True)
@@ -89,9 +119,12 @@ def main():
         return
     files = peer()
     print("llama.cpp:", " ".join(FLAGS))
+    serq = machine.built("serq")
     best = {}
     for _ in range(arguments.rounds):
         for compute, file in files.items():
+            key = (compute, "served_16", "ours")
+            best[key] = max(best.get(key, 0), served(serq, compute))
             for who, found in [("ours", ours(program, "smollm2-135m", compute))] + [
                 (f"llama.cpp, {threads} thread{'s' * (threads > 1)}", theirs(file, threads)) for threads in (1, 2)
             ]:
@@ -113,6 +146,9 @@ def main():
                 missed |= must is not None and ratio < must
                 line += f"   {who} {peers[who]:.0f}   {ratio:.2f} times" + (f" (must {must})" if must else "")
             print(line)
+        ratio = best[compute, "served_16", "ours"] / best[compute, "decode_16", "ours"]
+        missed |= ratio < SERVED_MUST
+        print(f"{compute} served_16    {best[compute, 'served_16', 'ours']:8.0f} tokens/s   {ratio:.2f} of decode_16 (must {SERVED_MUST})")
     if not arguments.no_history:
         machine.remember(bench="engine", tokens_per_s={f"{c} {f} {w}": value for (c, f, w), value in best.items()})
     if missed:

@@ -50,7 +50,7 @@ fn main() {
         (0..TEXTS).map(|text| (0..blocks).map(|at| (text * blocks + at) as u32).collect()).collect();
     let mut runner = Runner::new(&model, layout);
     let prompt: Vec<u32> = (0..PROMPT).map(token).collect();
-    let mut measure = |name: &str, tokens: usize, runner: &mut Runner, once: &mut dyn FnMut(&mut Runner)| {
+    let measure = |name: &str, tokens: usize, runner: &mut Runner, once: &mut dyn FnMut(&mut Runner)| {
         once(runner);
         let mut seconds: Vec<f64> = (0..repetitions)
             .map(|_| {

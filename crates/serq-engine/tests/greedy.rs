@@ -39,7 +39,7 @@ fn recorded() -> Recorded {
 /// Follows the recorded tokens. Answers the largest difference of a first token's logits, and of the
 /// places where another token is the largest, the margin there was.
 fn follow(model: &Model, recorded: &Recorded) -> (f32, Vec<(String, usize, f32)>) {
-    let workers = Workers::new(2);
+    let workers = Workers::new(1);
     let layout = model.kv_layout(16);
     let store = KvStore::new(layout, 150);
     let table: Vec<u32> = (0..150).rev().collect();

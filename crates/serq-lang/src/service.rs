@@ -70,11 +70,16 @@ fn workloads(files: &mut [ast::File]) -> impl Iterator<Item = &mut ast::Workload
 ///
 /// A program no request can be made to.
 pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
+    let at = files.iter().flat_map(|file| &file.items).find_map(|item| match item {
+        Item::Workload(workload) => Some(workload.keyword_span),
+        Item::Session(session) => Some(session.keyword_span),
+        _ => None,
+    });
     let nothing = || {
         let message = "no session requests a route, and that is what is served";
         let help =
             "write `workload { … session { … request router; … } }` with `queue router : gateway { route { … } }`";
-        Box::new(Diagnostic::error("not-served", None, message).help(help))
+        Box::new(Diagnostic::error("not-served", at, message).help(help))
     };
     let workload = workloads(files).next().ok_or_else(nothing)?;
     let mut requests = Vec::new();

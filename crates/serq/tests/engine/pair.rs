@@ -6,6 +6,7 @@ use serq_engine::instances::LocalInstances;
 use serq_engine::kernels::{Compute, Path};
 use serq_engine::kv::KvStore;
 use serq_engine::model::{Model, Part, Runner};
+use serq_engine::model_files::{self, KNOWN, ModelError};
 use serq_engine::sampler::Sampling;
 use serq_engine::service::Service;
 use serq_engine::weights::{Architecture, Checkpoint, ModelConfig};
@@ -49,7 +50,10 @@ fn samplings(nth: u64) -> Sampling {
     }
 }
 
-fn pair(checkpoint: &Checkpoint, compute: Compute, sets: &[(&str, String)], requests: u64, seed: u64) {
+/// Preemptions of the prefiller's and of the decoder's requests.
+type Preemptions = [u64; 2];
+
+fn pair(checkpoint: &Checkpoint, compute: Compute, sets: &[(&str, String)], requests: u64, seed: u64) -> Preemptions {
     let model = Arc::new(Model::new(checkpoint, Path::best(), compute));
     let served = served(PAIR, sets);
     let instances = LocalInstances::new(&served, &model, 2, u64::MAX).unwrap();
@@ -81,6 +85,11 @@ fn pair(checkpoint: &Checkpoint, compute: Compute, sets: &[(&str, String)], requ
         );
     }
     nothing_is_left(&service);
+    let look = service.look().unwrap();
+    ["P.kv", "D.kv"].map(|name| {
+        let pool = look.pools.iter().find(|pool| pool.name == name).expect("the instances' pools");
+        pool.counts.preemptions
+    })
 }
 
 /// Blocks of every two sizes, chunks, prefixes, preemption on both sides: token for token.
@@ -88,7 +97,7 @@ fn pair(checkpoint: &Checkpoint, compute: Compute, sets: &[(&str, String)], requ
 fn prefill_here_and_decode_there_says_what_one_instance_says() {
     let llama = Checkpoint::tiny(7);
     let qwen = Checkpoint::random(ModelConfig::tiny(Architecture::Qwen3), 8);
-    let mut nth = 0;
+    let (mut nth, mut preemptions) = (0, [0, 0]);
     for from in [1u64, 8, 16, 32, 48, 128] {
         for to in [1u64, 8, 16, 32, 48, 128] {
             nth += 1;
@@ -108,13 +117,41 @@ fn prefill_here_and_decode_there_says_what_one_instance_says() {
                 ("thr", ["1", "20"][nth as usize % 2].to_owned()),
                 ("B", ["32", "512"][nth as usize / 2 % 2].to_owned()),
             ];
-            pair(checkpoint, compute, &sets, 24, nth);
+            let found = pair(checkpoint, compute, &sets, 24, nth);
+            preemptions = [preemptions[0] + found[0], preemptions[1] + found[1]];
         }
     }
+    assert!(preemptions.iter().all(|&count| count >= 10), "of both, some lost their blocks: {preemptions:?}");
 }
 
 /// Two hundred at once.
 #[test]
 fn two_hundred_at_once_say_what_each_says_alone() {
     pair(&Checkpoint::tiny(9), Compute::Bf16, &[("seats", "64".into()), ("thr", "16".into())], 200, 99);
+}
+
+/// The real model, for a part of the pairs: each size once on either side.
+#[test]
+fn smollm2_says_here_and_there_what_it_says_alone() {
+    let checkpoint = match model_files::open(KNOWN[0].name) {
+        Ok(checkpoint) => checkpoint,
+        Err(error @ ModelError::NotFetched(_)) if std::env::var_os("SERQ_NEED_MODELS").is_none() => {
+            eprintln!("\nSKIPPED, NOTHING WAS TESTED: {error}\n");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let pairs = [(1u64, 128u64), (8, 48), (16, 32), (32, 16), (48, 8), (128, 1)];
+    for (nth, (from, to)) in pairs.into_iter().enumerate() {
+        let compute = [Compute::Int8, Compute::Bf16][nth % 2];
+        let sets = [
+            ("bsP", from.to_string()),
+            ("bsD", to.to_string()),
+            ("blocksP", (400 / from + 1).to_string()),
+            ("blocksD", (400 / to + 1).to_string()),
+            ("thr", "8".to_owned()),
+            ("B", "64".to_owned()),
+        ];
+        pair(&checkpoint, compute, &sets, 6, nth as u64);
+    }
 }
