@@ -7,9 +7,10 @@
 Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
 processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
 engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
-empty texts on; and 16 requests at once through the server. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them
-what the machine can do, from crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on
-the built-in model, without a peer.
+empty texts on; and 16 requests at once through the server. A figure is the best of all rounds; the
+peer's, of one and two threads too. Beside them what the machine can do, from
+crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on the built-in model, without a
+peer.
 """
 
 import argparse
@@ -111,8 +112,9 @@ def main():
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--no-history", action="store_true")
     arguments.add_argument("--smoke", action="store_true")
+    arguments.add_argument("--program", type=Path, help="model_bench, built already")
     arguments = arguments.parse_args()
-    program = example("model_bench")
+    program = arguments.program or example("model_bench")
     if arguments.smoke:
         for compute in ("f32", "bf16", "int8"):
             print(compute, ours(program, "tiny", compute))

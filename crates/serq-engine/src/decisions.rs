@@ -76,6 +76,8 @@ pub enum Fact {
     },
     /// Nothing else happened at this instant: engines may be planned.
     Due,
+    /// The program had stopped; a kernel nobody has come to goes on.
+    Restarted,
 }
 
 /// What a kernel answered.
@@ -251,9 +253,15 @@ impl<'s, const MODELLED: bool> Told<'s, MODELLED> {
     ///
     /// What stops the program.
     pub fn tell(&mut self, fact: &Fact) -> Result<Vec<Decision>, String> {
-        tell(&mut self.kernel, &mut self.world, fact).map_err(|fault| fault.message)?;
+        let (decided, stopped) = self.decide(fact);
+        stopped.map_or(Ok(decided), Err)
+    }
+
+    /// The same, with what it decided before it stopped.
+    fn decide(&mut self, fact: &Fact) -> (Vec<Decision>, Option<String>) {
+        let stopped = tell(&mut self.kernel, &mut self.world, fact).err().map(|fault| fault.message);
         let Self { kernel, world } = self;
-        Ok(world.actions.drain(..).filter_map(|action| Decision::of(kernel, &action)).collect())
+        (world.actions.drain(..).filter_map(|action| Decision::of(kernel, &action)).collect(), stopped)
     }
 
     /// Sessions alive.
@@ -311,6 +319,7 @@ fn decide_again<const MODELLED: bool>(
 ) -> Result<Replayed, String> {
     let mut told: Told<'_, MODELLED> = Told::new(served);
     let mut replayed = Replayed::default();
+    let mut stopped = None;
     let mut decided = std::collections::VecDeque::new();
     for line in lines {
         let (number, line) = line?;
@@ -323,8 +332,16 @@ fn decide_again<const MODELLED: bool>(
                 }
                 replayed.facts += 1;
                 replayed.requests += u64::from(matches!(fact, Fact::Arrived { .. }));
-                let found = told.tell(&fact).map_err(|why| format!("line {number}: the program stops: {why}"))?;
+                if fact == Fact::Restarted {
+                    (told, stopped) = (Told::new(served), None);
+                    continue;
+                }
+                if let Some(why) = stopped {
+                    return Err(why);
+                }
+                let (found, why) = told.decide(&fact);
                 decided.extend(found);
+                stopped = why.map(|why| format!("line {number}: the program stops: {why}"));
             }
             Line::Decision(logged) => {
                 replayed.decisions += 1;

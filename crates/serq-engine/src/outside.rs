@@ -114,6 +114,7 @@ pub(crate) fn tell<const MODELLED: bool>(
             kernel.tell_content(*session, *block, names);
             Ok(())
         }
+        Fact::Restarted => unreachable!("who restarts makes another kernel"),
         Fact::Due => kernel.start_due(world, true),
     }
 }

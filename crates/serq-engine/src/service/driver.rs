@@ -25,6 +25,9 @@ struct Driver<'c, const MODELLED: bool> {
     /// Who computes; nobody, where time is modelled.
     instances: Option<Box<dyn Instances>>,
     told: &'c Sender<Told>,
+    facts: &'c Receiver<Told>,
+    /// What was told while something else was waited for.
+    heard: VecDeque<Told>,
     decisions: Option<Decisions>,
     began: Instant,
     /// Of the latest fact.
@@ -63,6 +66,8 @@ pub(super) fn drive<const MODELLED: bool>(
         contents: Contents::new(block, 4 * (blocks / block + 1)),
         instances,
         told,
+        facts,
+        heard: VecDeque::new(),
         decisions,
         began: Instant::now(),
         time: 0.0,
@@ -77,7 +82,7 @@ pub(super) fn drive<const MODELLED: bool>(
         arrivals: 0,
         looking: Vec::new(),
     };
-    while driver.wait(facts) {}
+    while driver.wait() {}
     driver.close();
 }
 
@@ -89,8 +94,10 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     /// Waits for something to happen, and does all that follows. Answers whether to go on.
-    fn wait(&mut self, facts: &Receiver<Told>) -> bool {
+    fn wait(&mut self) -> bool {
+        let facts = self.facts;
         let first = match self.clock.first() {
+            _ if !self.heard.is_empty() => self.heard.pop_front().ok_or(RecvTimeoutError::Timeout),
             None => facts.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(time) => {
                 let wait = Duration::try_from_secs_f64(time - self.began.elapsed().as_secs_f64()).unwrap_or_default();
@@ -108,7 +115,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 return false;
             }
             self.hear(told);
-            next = facts.try_recv().ok();
+            next = self.heard.pop_front().or_else(|| facts.try_recv().ok());
         }
         self.settle();
         for answer in std::mem::take(&mut self.looking) {
@@ -237,7 +244,13 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 figures: Figures::default(),
             };
             match first {
-                None => first = Some(self.arrive(live, names.clone())),
+                None => {
+                    let session = self.arrive(live, names.clone());
+                    if !self.live.contains_key(&session) {
+                        self.led.push(session);
+                    }
+                    first = Some(session);
+                }
                 Some(first) => self.followers.push(Follower { live, names: names.clone(), first }),
             }
         }
@@ -543,14 +556,23 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.finish(live);
         }
         self.led.clear();
+        // What still runs writes to blocks that will be free.
+        while !MODELLED && !self.steps.is_empty() {
+            match self.facts.recv() {
+                Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
+                Ok(other) => self.heard.push_back(other),
+                Err(_) => break,
+            }
+        }
+        self.steps.clear();
+        if let Some(decisions) = &mut self.decisions {
+            decisions.fact(&Fact::Restarted);
+        }
         self.kernel = Kernel::new(&self.served.code, false);
         self.world = Outside::new(self.served.program.run.seed);
         (self.arrivals, self.began, self.time) = (0, Instant::now(), 0.0);
         self.done.clear();
         (self.clock, self.next) = (Clock::default(), HashMap::new());
-        // What still runs writes to blocks that are free now; its end is waited for before the next
-        // step of the same instance, and nobody reads them before that.
-        self.steps.clear();
     }
 
     fn look(&self) -> Look {

@@ -25,8 +25,13 @@ fn root() -> PathBuf {
 fn served(path: &str, sets: &[(&str, String)]) -> Served {
     let path = root().join(path);
     let text = fs::read_to_string(&path).unwrap();
+    compiled(&path, &text, sets)
+}
+
+/// A program's text, as it is served from there.
+fn compiled(path: &Path, text: &str, sets: &[(&str, String)]) -> Served {
     let mut read = |path: &str| fs::read_to_string(path).map_err(|error| error.to_string());
-    let (mut sources, mut found) = load(Some(path.to_str().unwrap()), &text, &mut read);
+    let (mut sources, mut found) = load(Some(path.to_str().unwrap()), text, &mut read);
     let settings = Settings {
         sets: sets.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         horizon: Some(1e9),
@@ -329,4 +334,46 @@ fn a_modelled_instance_says_its_prompt_again() {
     nothing_is_left(&setup.service);
     let replayed = setup.replay();
     assert_eq!(replayed.requests, 30);
+}
+
+/// A request that stops the program takes everybody with it, and nobody else: who comes after is served
+/// rightly, though a step of before still writes to blocks.
+#[test]
+fn a_program_that_stops_goes_on_anew() {
+    let path = root().join(PAIR);
+    let text = fs::read_to_string(&path).unwrap();
+    let text =
+        text.replacen("set asked = now;", "set asked = now; branch (answer == 13 ? 2 : 0) { set asked = 0; }", 1);
+    let served = compiled(&path, &text, &[("thr", "20".into())]);
+    let (ledger, steps) = Ledger::new(&served, true);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
+    let instances = Books { pool_of: pool_of(&served), ledger };
+    let setup = Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log };
+    let mut random = Random(3);
+    let before = ask(&setup.service, prompt(&mut random, 50), 5, 2);
+    assert_eq!(setup.service.look().unwrap().live, 2);
+    // The step of before is over when the test says so; the one that stops the program is told first.
+    let stops = ask(&setup.service, prompt(&mut random, 9), 13, 1);
+    steps.lock().unwrap().end(0);
+    for (asked, choices) in [(&before, 2), (&stops, 1)] {
+        for _ in 0..choices {
+            match asked.events.recv().unwrap() {
+                Event::Finished { finish: Finish::Failed(why), .. } => {
+                    assert!(why.contains("neither 1 nor 0"), "{why}")
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let after = ask(&setup.service, prompt(&mut random, 60), 7, 3);
+    while setup.service.look().unwrap().live > 0 {
+        let mut steps = steps.lock().unwrap();
+        if steps.running() > 0 {
+            steps.end(0);
+        }
+    }
+    check(&after);
+    nothing_is_left(&setup.service);
+    assert_eq!(setup.replay().requests, 5);
 }

@@ -121,7 +121,7 @@ impl<'s> State<'s> {
 /// allocated, and nobody waits for ever.
 #[test]
 fn no_order_of_events_leaks_a_block() {
-    const DEPTH: usize = 9;
+    const DEPTH: usize = 8;
     let served = served(
         PAIR,
         &[
@@ -162,5 +162,5 @@ fn no_order_of_events_leaks_a_block() {
         orders += 1;
         preemptions += state.preemptions;
     }
-    assert!(orders > 20_000 && preemptions > 1_000, "{orders} orders, {preemptions} preemptions");
+    assert!(orders > 8_000 && preemptions > 400, "{orders} orders, {preemptions} preemptions");
 }

@@ -1,5 +1,6 @@
 //! A real model, on a prefill and a decode instance, against the same model in one piece.
 
+use std::fs;
 use std::sync::Arc;
 
 use serq_engine::instances::LocalInstances;
@@ -12,7 +13,7 @@ use serq_engine::service::Service;
 use serq_engine::weights::{Architecture, Checkpoint, ModelConfig};
 use serq_engine::workers::Workers;
 
-use crate::{PAIR, Random, ask_for, collect, nothing_is_left, served};
+use crate::{PAIR, Random, ask_for, collect, compiled, nothing_is_left, root};
 
 /// The answer as one text alone, token by token, in one block.
 fn alone(model: &Model, prompt: &[u32], max_tokens: usize, sampling: &Sampling) -> Vec<u32> {
@@ -55,7 +56,11 @@ type Preemptions = [u64; 2];
 
 fn pair(checkpoint: &Checkpoint, compute: Compute, sets: &[(&str, String)], requests: u64, seed: u64) -> Preemptions {
     let model = Arc::new(Model::new(checkpoint, Path::best(), compute));
-    let served = served(PAIR, sets);
+    // Prompts of one instance are computed beside each other, a few tokens of each in a step: so they
+    // meet when room gets short.
+    let path = root().join(PAIR);
+    let text = fs::read_to_string(&path).unwrap().replace("budget B;", "budget B; chunk 12;");
+    let served = compiled(&path, &text, sets);
     let instances = LocalInstances::new(&served, &model, 2, u64::MAX).unwrap();
     let service = Service::start(served, Box::new(instances), None);
     let mut random = Random(seed);
@@ -108,11 +113,11 @@ fn prefill_here_and_decode_there_says_what_one_instance_says() {
                 _ => (&llama, Compute::Int8),
             };
             // What the longest needs, and not much more.
-            let tokens = 400;
+            let (tokens, tokens_prefill) = (220, 140);
             let sets = [
                 ("bsP", from.to_string()),
                 ("bsD", to.to_string()),
-                ("blocksP", (tokens / from + 1).to_string()),
+                ("blocksP", (tokens_prefill / from + 1).to_string()),
                 ("blocksD", (tokens / to + 1).to_string()),
                 ("thr", ["1", "20"][nth as usize % 2].to_owned()),
                 ("B", ["32", "512"][nth as usize / 2 % 2].to_owned()),
@@ -121,7 +126,7 @@ fn prefill_here_and_decode_there_says_what_one_instance_says() {
             preemptions = [preemptions[0] + found[0], preemptions[1] + found[1]];
         }
     }
-    assert!(preemptions.iter().all(|&count| count >= 10), "of both, some lost their blocks: {preemptions:?}");
+    assert!(preemptions.iter().all(|&count| count > 0), "of both, some lost their blocks: {preemptions:?}");
 }
 
 /// Two hundred at once.
