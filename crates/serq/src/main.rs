@@ -19,6 +19,7 @@ mod number;
 mod output;
 mod page;
 mod plan;
+mod playing;
 mod precision;
 mod program_file;
 mod report;
@@ -57,6 +58,7 @@ enum Command {
     Oracle(Box<command::oracle::Oracle>),
     Plan(command::plan::Plan),
     Up(Box<command::up::Up>),
+    Load(Box<command::load::Load>),
     Replay(command::replay::Replay),
 }
 
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Oracle(command) => command.execute(),
         Command::Plan(command) => command.execute(),
         Command::Up(command) => command.execute(),
+        Command::Load(command) => command.execute(),
         Command::Replay(command) => command.execute(),
     };
     match outcome {

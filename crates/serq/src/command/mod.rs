@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod explain_error;
 pub(crate) mod fmt;
 pub(crate) mod ir;
+pub(crate) mod load;
 pub(crate) mod oracle;
 pub(crate) mod plan;
 pub(crate) mod replay;
