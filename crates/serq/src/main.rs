@@ -59,6 +59,7 @@ enum Command {
     Plan(command::plan::Plan),
     Up(Box<command::up::Up>),
     Load(Box<command::load::Load>),
+    Diff(command::diff::Diff),
     Replay(command::replay::Replay),
 }
 
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Command::Plan(command) => command.execute(),
         Command::Up(command) => command.execute(),
         Command::Load(command) => command.execute(),
+        Command::Diff(command) => command.execute(),
         Command::Replay(command) => command.execute(),
     };
     match outcome {

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod diff;
 pub(crate) mod draw;
 pub(crate) mod explain;
 pub(crate) mod explain_error;
