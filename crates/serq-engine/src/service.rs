@@ -20,7 +20,7 @@
 //! - A request is finished exactly once, and its tokens' order is the order of its events.
 //! - When nobody is left, all blocks are free or cached: `left` is 0.
 
-mod clock;
+pub mod clock;
 mod driver;
 mod live;
 

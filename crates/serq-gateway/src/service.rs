@@ -324,6 +324,7 @@ fn model_page(model: &Model) -> serde_json::Value {
         "created": model.created,
         "owned_by": "serq",
         "max_model_len": model.context_tokens,
+        "vocab_size": model.vocabulary_tokens,
     })
 }
 

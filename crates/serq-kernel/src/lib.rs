@@ -35,5 +35,5 @@ pub use draws::Draws;
 pub use kernel::{Kernel, OverCap, PoolState, StageState};
 pub use leap::GoesOn;
 pub use pool::PoolCounts;
-pub use service::{Flow, Held, Run};
+pub use service::{Begins, Flow, Held, Run};
 pub use world::{Action, Arrival, Fault, Move, Purpose, Result, Stream, TraceTurn, World};

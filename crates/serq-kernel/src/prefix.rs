@@ -33,6 +33,7 @@ use crate::expression::NOBODY;
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
+use crate::service::Begins;
 use crate::world::{Result, World};
 
 /// A share of a pool that counts units only.
@@ -57,6 +58,11 @@ impl Prompt {
     /// Tokens from the first that others may have too.
     fn shared(&self) -> f64 {
         if self.ids.is_empty() { self.group.1 } else { self.tokens.min(self.ids.len() as f64 * self.block) }
+    }
+
+    /// That, told to whoever writes the prompt.
+    pub(crate) fn begins(&self) -> Begins<'_> {
+        Begins { group: self.group.0, tokens: self.shared(), block_ids: &self.ids, block: self.block }
     }
 
     /// The stretches of the prompt's blocks, of `size` tokens each: from the one in which the

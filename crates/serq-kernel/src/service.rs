@@ -72,7 +72,30 @@ pub struct Flow<'k> {
     pub tokens: f64,
 }
 
+/// What a session's prompts begin with that others may begin with too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Begins<'k> {
+    /// The name of its group, where it is of one.
+    pub group: u64,
+    /// How many tokens.
+    pub tokens: f64,
+    /// The trace's names of their blocks, where a trace names them instead of a group.
+    pub block_ids: &'k [u64],
+    /// Tokens of each of these.
+    pub block: f64,
+}
+
 impl<'p> Kernel<'p> {
+    /// An attribute of a session that is there.
+    pub fn attribute_of(&self, serial: u64, attribute: u32) -> Option<f64> {
+        Some(self.attribute(self.session_of(serial)?, attribute))
+    }
+
+    /// What the prompts of a session that is there begin with.
+    pub fn begins(&self, serial: u64) -> Option<Begins<'_>> {
+        Some(self.sessions[self.session_of(serial)? as usize].prompt.begins())
+    }
+
     fn session_of(&self, serial: u64) -> Option<u32> {
         let is_it = |session: &crate::session::Session| session.serial == serial && session.status != Status::Over;
         self.sessions.iter().position(is_it).map(|slot| slot as u32)

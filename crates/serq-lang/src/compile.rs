@@ -10,6 +10,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::link::{self, Overrides};
 use crate::nearest;
 use crate::parser;
+use crate::played;
 use crate::service;
 use crate::source::{SourceMap, Span};
 
@@ -33,6 +34,8 @@ pub struct Settings {
     /// The program is to be served: each session is one request from outside. Its trace blocks,
     /// `new` and `out` are the request's, and nobody arrives by themselves.
     pub served: bool,
+    /// The program is to be played: its sessions are clients of something else ([`crate::played`]).
+    pub played: bool,
 }
 
 /// The path of a program given as text, which can't `use` files.
@@ -130,6 +133,12 @@ pub fn compile(sources: &mut SourceMap, settings: &Settings) -> (Option<ir::Prog
     };
     let base = vary(sources, &mut files, &mut overrides, &mut diagnostics);
     broken |= base.is_none();
+    if settings.played
+        && let Err(found) = played::rewrite(&mut files)
+    {
+        broken = true;
+        diagnostics.push(*found);
+    }
     service::name_words(&mut files);
     if settings.served
         && let Err(found) = service::rewrite(sources, &mut files)

@@ -68,6 +68,7 @@ pages! {
     "no-stage",
     "not-assignable",
     "not-constant",
+    "not-played",
     "not-served",
     "not-verified",
     "not-yet",

@@ -28,6 +28,7 @@ mod moment;
 mod name;
 pub mod nearest;
 pub mod parser;
+pub mod played;
 mod queue;
 mod reference;
 mod resolve;

@@ -16,6 +16,7 @@ fn diagnostics(code: &str, sources: &mut SourceMap) -> Vec<Diagnostic> {
         // Pages show what they are about, not how long to run.
         horizon: (code != "horizon-missing" && code != "bad-run").then_some(100.0),
         served: code == "not-served",
+        played: code == "not-played",
         sets: if code == "unknown-setting" { vec![("thr".into(), "1".into())] } else { Vec::new() },
         ..Settings::default()
     };
@@ -73,7 +74,8 @@ fn the_right_program_of_a_page_is_right() {
     for code in explain::CODES {
         for text in programs(explain::page(code).unwrap()).iter().skip(1) {
             let mut sources = SourceMap::new("page.sq", *text);
-            let settings = Settings { horizon: Some(100.0), served: *code == "not-served", ..Settings::default() };
+            let (served, played) = (*code == "not-served", *code == "not-played");
+            let settings = Settings { horizon: Some(100.0), served, played, ..Settings::default() };
             let (program, said) = serq_lang::compile(&mut sources, &settings);
             let picture = render(&sources, &said, Style::Plain);
             // A page about reading a text may show a part of a program.

@@ -1,6 +1,7 @@
 //! Drives the kernel in virtual time: events, cost, arrivals, draws, statistics, reports.
 
 mod arrival;
+pub mod clients;
 mod event;
 mod leap;
 mod observe;
@@ -8,7 +9,7 @@ pub mod record;
 pub mod replicate;
 pub mod report;
 pub mod roles;
-mod samples;
+pub mod samples;
 pub mod simulation;
 mod statistics;
 pub mod sweep;

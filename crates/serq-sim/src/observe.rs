@@ -9,7 +9,7 @@ use serq_ir as ir;
 use serq_kernel::{Kernel, PoolState, StageState};
 
 use crate::report;
-use crate::samples::{EXACT_MAX, Samples, Summary};
+use crate::samples::{EXACT_MAX, Samples};
 use crate::simulation::{Options, Outcome, Sample};
 use crate::statistics::{BATCHES, Doubling, Gaps, Runs, TimeAverage, Windows, half_width, trend};
 
@@ -281,9 +281,10 @@ impl Measurements {
         let mut observes = Vec::new();
         let mut notes = Vec::new();
         for (name, samples) in program.observes.iter().zip(&self.samples) {
-            let Summary { count, mean, ci, cv2, quantiles: [p50, p90, p95, p99], sketched } = samples.summarise();
-            observes.push(report::Observe { name: name.clone(), count, mean, ci, cv2, p50, p90, p95, p99 });
-            if sketched {
+            let summary = samples.summarise();
+            observes.push(report::Observe::summed_up(name, &summary));
+            if summary.sketched {
+                let count = summary.count;
                 let text = format!(
                     "observe {name}: {count} samples, above {EXACT_MAX} the quantiles are sketched to 0.05 % (--exact keeps all)"
                 );

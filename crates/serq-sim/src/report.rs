@@ -5,6 +5,10 @@
 //! not exist (no sample, no iteration) is NaN here and `null` in JSON.
 
 use serde::{Serialize, Serializer};
+use serq_ir::Program;
+use serq_ir::json::Number;
+
+use crate::samples::{Samples, Summary};
 
 /// The version of [`Report`]'s JSON.
 pub const REPORT_SCHEMA: u32 = 1;
@@ -18,6 +22,8 @@ pub struct Report {
     pub serq_version: &'static str,
     /// The program's name.
     pub program: String,
+    /// Its constants, as they were set.
+    pub constants: Constants,
     /// Where the run was to end.
     pub horizon: f64,
     /// Where it ended: the horizon, or earlier with `arrivals`.
@@ -61,6 +67,27 @@ pub struct Report {
     pub notes: Vec<Note>,
 }
 
+/// A program's constants by name, in text order, then those of its lists.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constants(Vec<(String, Number)>);
+
+impl Constants {
+    /// Those of a program.
+    pub fn of(program: &Program) -> Self {
+        let one = program.constants.iter().map(|constant| (constant.name.clone(), constant.value));
+        let of_list = program.lists.iter().flat_map(|list| {
+            list.values.iter().enumerate().map(|(at, value)| (member_name(&list.name, Some(at as u32)), *value))
+        });
+        Self(one.chain(of_list).collect())
+    }
+}
+
+impl Serialize for Constants {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
 /// An observation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observe {
@@ -90,6 +117,18 @@ pub struct Observe {
     /// The ⌈0.99 n⌉-th smallest.
     #[serde(serialize_with = "figure")]
     pub p99: f64,
+}
+
+impl Observe {
+    /// The figures of samples.
+    pub fn of(name: &str, samples: &Samples) -> Self {
+        Self::summed_up(name, &samples.summarise())
+    }
+
+    pub(crate) fn summed_up(name: &str, summary: &Summary) -> Self {
+        let Summary { count, mean, ci, cv2, quantiles: [p50, p90, p95, p99], .. } = *summary;
+        Self { name: name.to_owned(), count, mean, ci, cv2, p50, p90, p95, p99 }
+    }
 }
 
 /// A gauge, over the time after warm-up.
@@ -330,6 +369,10 @@ pub enum NoteKind {
     Skipped,
     /// Too short a run for some of its figures.
     Short,
+    /// Of a run with real clients: requests without an answer, or with another one than was asked for.
+    Failed,
+    /// Of such a run: what its clients could not know, or did not do as they should.
+    Clients,
 }
 
 /// A member as messages write it: `kv`, or `kv[3]` of a family.

@@ -30,8 +30,9 @@ pub(crate) struct Summary {
     pub(crate) sketched: bool,
 }
 
+/// Samples, in the order they were taken.
 #[derive(Debug)]
-pub(crate) struct Samples {
+pub struct Samples {
     /// In the order they were taken.
     kept: Vec<f64>,
     /// So many at most.
@@ -106,7 +107,8 @@ impl Pages {
 }
 
 impl Samples {
-    pub(crate) fn new(exact: bool) -> Self {
+    /// None. `exact` keeps all of them, however many there are.
+    pub fn new(exact: bool) -> Self {
         Self::up_to(EXACT_MAX, exact)
     }
 
@@ -115,7 +117,8 @@ impl Samples {
         Self { kept: Vec::new(), most: if exact { usize::MAX } else { most }, sketch: None }
     }
 
-    pub(crate) fn push(&mut self, value: f64) {
+    /// One more.
+    pub fn push(&mut self, value: f64) {
         match &mut self.sketch {
             Some(sketch) => sketch.push(value),
             None if self.kept.len() == self.most => {

@@ -20,9 +20,9 @@
 
 use serq_ir as ir;
 use serq_ir::{Arrive, Place, Program};
-use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Purpose, Stream, TraceTurn, World};
+use serq_kernel::{Action, Arrival, Code, Fault, GoesOn, Kernel, Move, Stream, TraceTurn, World};
 
-use crate::arrival::Arrivals;
+use crate::clients::Clients;
 use crate::event::{EventList, What};
 use crate::leap::{Leaps, NO_STAGE, StepRun};
 use crate::observe::Measurements;
@@ -30,7 +30,6 @@ use crate::record::Recorder;
 use crate::report::{self, Note, NoteKind, Report};
 use crate::trace::TraceFile;
 use crate::ttft::{self, Breakdown};
-use serq_kernel::Draws;
 
 /// What a run is asked beyond the program.
 #[derive(Clone, Debug, Default)]
@@ -153,18 +152,15 @@ pub fn simulate_recorded(
     watch: &mut dyn FnMut(f64, u64) -> bool,
 ) -> Result<Outcome, RunError> {
     let code = Code::new(program);
-    let arrivals = Arrivals::new(&program.workload.arrive, trace, &Draws::new(program.run.seed))
-        .map_err(|message| RunError::at_time(0.0, message))?;
+    let clients = Clients::new(program, trace).map_err(|message| RunError::at_time(0.0, message))?;
     // The recorder is lent for as long as the code lives, not longer.
     let recorder = recorder.map(|recorder| recorder as &mut dyn Recorder);
-    Simulation::new(program, &code, trace, arrivals, options, recorder).run(watch)
+    Simulation::new(program, &code, clients, options, recorder).run(watch)
 }
 
 struct Simulation<'a> {
     program: &'a Program,
     code: &'a Code,
-    /// Of the laws that time, draws and the trace decide.
-    arrivals: Option<Arrivals<'a>>,
     options: &'a Options,
     kernel: Kernel<'a>,
     driver: Driver<'a>,
@@ -175,12 +171,7 @@ struct Simulation<'a> {
 /// The kernel's world in virtual time.
 struct Driver<'a> {
     now: f64,
-    draws: Draws,
-    trace: Option<&'a TraceFile>,
-    trace_ordered: bool,
-    /// `closed`: whoever ends is replaced.
-    replaces: bool,
-    serial_next: u64,
+    clients: Clients<'a>,
     list: EventList,
     /// Sequence number of the event each owner waits for; an event with another one is stale.
     /// (A step's is in its run.)
@@ -214,24 +205,19 @@ impl World for Driver<'_> {
     const MODELS_TIME: bool = true;
 
     fn uniform(&mut self, stream: Stream) -> f64 {
-        self.draws.uniform(stream)
+        self.clients.uniform(stream)
     }
 
     fn trace_turn(&mut self, trace_session: u32, turn: u64) -> Option<TraceTurn> {
-        let trace = self.trace?;
-        let row = trace.turn(trace_session, turn - 1)?;
-        let more = turn < u64::from(trace.turns(trace_session));
-        Some(TraceTurn { new: row.new, out: row.out, think: row.think, more, forced: row.forced })
+        self.clients.trace_turn(trace_session, turn)
     }
 
     fn trace_blocks(&mut self, trace_session: u32, turn: u64, ids: &mut Vec<u64>) -> f64 {
-        let Some(trace) = self.trace else { return 0.0 };
-        ids.extend_from_slice(trace.blocks(trace_session, turn - 1));
-        trace.block().unwrap_or(0.0)
+        self.clients.trace_blocks(trace_session, turn, ids)
     }
 
     fn replacement(&mut self) -> Option<Arrival> {
-        self.replaces.then(|| self.arrival())
+        self.clients.replacement()
     }
 
     fn steps_ended(&mut self, stage: u32) -> u64 {
@@ -360,22 +346,6 @@ impl Driver<'_> {
         }
     }
 
-    /// The next session, and what it replays.
-    fn arrival(&mut self) -> Arrival {
-        let serial = self.serial_next;
-        self.serial_next += 1;
-        let trace_session = self.trace.map(|trace| {
-            let count = u64::from(trace.sessions());
-            if self.trace_ordered {
-                (serial % count) as u32
-            } else {
-                let stream = Stream { purpose: Purpose::TraceChoice, owner: serial, turn: 0, counter: 0 };
-                (self.draws.uniform(stream) * count as f64) as u32
-            }
-        });
-        Arrival { trace_session }
-    }
-
     /// Whether the owner still waits for the event of this number.
     #[inline(always)]
     fn is_current(&self, what: What, sequence: u64) -> bool {
@@ -496,8 +466,7 @@ impl<'a> Simulation<'a> {
     fn new(
         program: &'a Program,
         code: &'a Code,
-        trace: Option<&'a TraceFile>,
-        arrivals: Option<Arrivals<'a>>,
+        clients: Clients<'a>,
         options: &'a Options,
         recorder: Option<&'a mut (dyn Recorder + 'a)>,
     ) -> Self {
@@ -508,16 +477,10 @@ impl<'a> Simulation<'a> {
         Self {
             program,
             code,
-            arrivals,
             options,
             driver: Driver {
                 now: 0.0,
-                draws: Draws::new(program.run.seed),
-                trace,
-                trace_ordered: program.workload.trace.as_ref().is_some_and(|t| t.ordered)
-                    || matches!(program.workload.arrive, Arrive::Trace(_)),
-                replaces: matches!(program.workload.arrive, Arrive::Closed(_)),
-                serial_next: 0,
+                clients,
                 list: EventList::default(),
                 stage_event: vec![0; stages],
                 stage_job: vec![0; stages],
@@ -561,7 +524,7 @@ impl<'a> Simulation<'a> {
             | Arrive::Renewal(_)
             | Arrive::Trace(_) => self.schedule_arrival(0.0)?,
             Arrive::Closed(n) | Arrive::Batch(n) => {
-                let arrivals: Vec<Arrival> = (0..*n).map(|_| self.driver.arrival()).collect();
+                let arrivals: Vec<Arrival> = (0..*n).map(|_| self.driver.clients.arrival()).collect();
                 self.kernel.tell_arrived(&mut self.driver, 0.0, arrivals)?;
             }
         }
@@ -719,17 +682,14 @@ impl<'a> Simulation<'a> {
         if self.program.run.arrivals.is_none_or(|max| self.arrived < max) {
             self.schedule_arrival(now)?;
         }
-        let arrival = self.driver.arrival();
+        let arrival = self.driver.clients.arrival();
         Ok(self.kernel.tell_arrived(&mut self.driver, now, [arrival])?)
     }
 
     /// The arrival after that at `last`; the first, before any came.
     fn schedule_arrival(&mut self, last: f64) -> Result<(), RunError> {
-        let time = match &mut self.arrivals {
-            Some(law) => law
-                .next(&self.driver.draws, self.arrived, last)
-                .map_err(|message| RunError::at_time(last, message))?
-                .unwrap_or(f64::INFINITY),
+        let time = match self.driver.clients.next(self.arrived, last) {
+            Some(time) => time.map_err(|message| RunError::at_time(last, message))?,
             None => last + self.kernel.gap(&mut self.driver)?,
         };
         self.driver.push(time, What::Arrival);
@@ -806,7 +766,7 @@ impl<'a> Simulation<'a> {
             let text = format!("{clamped} run(s) of negative work took no time (--strict stops at them)");
             notes.push(Note { kind: NoteKind::Clamped, text });
         }
-        let skipped = self.driver.trace.map_or(0, TraceFile::skipped);
+        let skipped = self.driver.clients.rows_skipped();
         if skipped > 0 {
             let text = format!("{skipped} wrong row(s) of the trace were left out (--skip-bad)");
             notes.push(Note { kind: NoteKind::Skipped, text });
@@ -823,6 +783,7 @@ impl<'a> Simulation<'a> {
             schema: report::REPORT_SCHEMA,
             serq_version: env!("CARGO_PKG_VERSION"),
             program: self.program.name.clone(),
+            constants: report::Constants::of(self.program),
             horizon: run.horizon.0,
             end,
             warmup: run.warmup.0,

@@ -102,6 +102,7 @@ impl SettingFlags {
             arrivals: self.arrivals,
             trace: None,
             served: false,
+            played: false,
         }
     }
 }

@@ -20,6 +20,7 @@ mod number;
 mod output;
 mod page;
 mod plan;
+mod playing;
 mod precision;
 mod program_file;
 mod report;
@@ -60,6 +61,8 @@ enum Command {
     Model(command::model::Model),
     Up(Box<command::up::Up>),
     Demo(command::demo::Demo),
+    Load(Box<command::load::Load>),
+    Diff(command::diff::Diff),
     Replay(command::replay::Replay),
 }
 
@@ -80,6 +83,8 @@ fn main() -> ExitCode {
         Command::Model(command) => command.execute(),
         Command::Up(command) => command.execute(),
         Command::Demo(command) => command.execute(),
+        Command::Load(command) => command.execute(),
+        Command::Diff(command) => command.execute(),
         Command::Replay(command) => command.execute(),
     };
     match outcome {

@@ -115,6 +115,26 @@ impl ProgramFile {
 
     /// Links a program's text to be served: a request from outside is its session.
     pub(crate) fn link_to_serve(&self, settings: &SettingFlags) -> Result<Linked, Failure> {
+        // It is served for as long as anybody wants.
+        self.link_as(Settings {
+            served: true,
+            horizon: Some(f64::MAX),
+            warmup: Some(0.0),
+            arrivals: None,
+            ..settings.settings(&[], None)
+        })
+    }
+
+    /// Links a program's text to be played: its sessions are clients.
+    pub(crate) fn link_to_play(&self, settings: &SettingFlags, seed: Option<u64>) -> Result<Linked, Failure> {
+        let mut linked = self.link_as(Settings { played: true, ..settings.settings(&[], seed) })?;
+        replace_trace(&mut linked.program, settings)
+            .map_err(|what| Failure::Failed(format!("{}: {what}", self.path)))?;
+        Ok(linked)
+    }
+
+    /// Links a program's text as another than it is.
+    fn link_as(&self, settings: Settings) -> Result<Linked, Failure> {
         let Content::Text { sources, found } = &self.content else {
             return Err(Failure::Failed(format!(
                 "{} is IR, where requests are inlined: give the program's text",
@@ -122,14 +142,6 @@ impl ProgramFile {
             )));
         };
         let mut sources = sources.clone();
-        // It is served for as long as anybody wants.
-        let settings = Settings {
-            served: true,
-            horizon: Some(f64::MAX),
-            warmup: Some(0.0),
-            arrivals: None,
-            ..settings.settings(&[], None)
-        };
         let (program, more) = serq_lang::compile(&mut sources, &settings);
         let found: Vec<Diagnostic> = found.iter().cloned().chain(more).collect();
         let wrong: Vec<Diagnostic> = found.into_iter().filter(|one| one.severity == Severity::Error).collect();

@@ -1,30 +1,24 @@
 //! What is to be told at a time.
 
 use std::collections::{BTreeMap, HashMap};
-
-/// What is to be told at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Due {
-    /// A lease's time is over.
-    Lease(u32),
-    /// A modelled step is.
-    Step(u32),
-    /// Modelled work is.
-    Work(u32),
-    /// The next job of a stage whose jobs share a rate, or the next read.
-    Next(Option<u32>),
-}
+use std::hash::Hash;
 
 /// What is due, by time and then in the order in which it was said.
-#[derive(Default)]
-pub(super) struct Clock {
+pub struct Clock<Due> {
     due: BTreeMap<(u64, u64), Due>,
     places: HashMap<Due, (u64, u64)>,
     said: u64,
 }
 
-impl Clock {
-    pub(super) fn set(&mut self, what: Due, time: f64) {
+impl<Due> Default for Clock<Due> {
+    fn default() -> Self {
+        Self { due: BTreeMap::new(), places: HashMap::new(), said: 0 }
+    }
+}
+
+impl<Due: Copy + Eq + Hash> Clock<Due> {
+    /// It is due then, and not when it was before. At infinity: never.
+    pub fn set(&mut self, what: Due, time: f64) {
         self.stop(what);
         if time.is_finite() {
             self.said += 1;
@@ -34,17 +28,20 @@ impl Clock {
         }
     }
 
-    pub(super) fn stop(&mut self, what: Due) {
+    /// It is not due any more.
+    pub fn stop(&mut self, what: Due) {
         if let Some(place) = self.places.remove(&what) {
             self.due.remove(&place);
         }
     }
 
-    pub(super) fn first(&self) -> Option<f64> {
+    /// When something is due.
+    pub fn first(&self) -> Option<f64> {
         self.due.first_key_value().map(|(&(time, _), _)| f64::from_bits(time))
     }
 
-    pub(super) fn take(&mut self, now: f64) -> Option<(f64, Due)> {
+    /// The first that is due by now, and since when.
+    pub fn take(&mut self, now: f64) -> Option<(f64, Due)> {
         let time = self.first().filter(|&time| time <= now)?;
         let (_, what) = self.due.pop_first()?;
         self.places.remove(&what);

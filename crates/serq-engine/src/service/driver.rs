@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serq_kernel::{Action, Fault, Held, Kernel};
 
-use super::clock::{Clock, Due};
+use super::clock::Clock;
 use super::live::{Computing, Follower, Live};
 use super::{Ended, Instances, Look, Next, PoolLook, Run, Sink, Span, Ticket, Told};
 use crate::contents::Contents;
@@ -16,6 +16,19 @@ use crate::outside::{Outside, tell};
 use crate::request::{Event, Figures, Finish, Request, Stop, Stops};
 use crate::sampler::Token;
 use crate::served::Served;
+
+/// What is to be told at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Due {
+    /// A lease's time is over.
+    Lease(u32),
+    /// A modelled step is.
+    Step(u32),
+    /// Modelled work is.
+    Work(u32),
+    /// The next job of a stage whose jobs share a rate, or the next read.
+    Next(Option<u32>),
+}
 
 struct Driver<'c, const MODELLED: bool> {
     served: &'c Served,
@@ -42,7 +55,7 @@ struct Driver<'c, const MODELLED: bool> {
     steps: BTreeMap<u32, Vec<Computing>>,
     /// Work that takes no time here.
     done: VecDeque<u32>,
-    clock: Clock,
+    clock: Clock<Due>,
     /// Whose job is next at a stage, or among the reads.
     next: HashMap<Option<u32>, u32>,
     arrivals: u64,

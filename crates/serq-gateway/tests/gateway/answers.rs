@@ -281,8 +281,10 @@ async fn models_are_listed_and_looked_up() {
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"].as_array().unwrap().len(), crate::fake::MODELS.len());
     let model = Client::get(server.address, "/v1/models/ec%68o").await;
-    expect![[r#"{"created":1700000000,"id":"echo","max_model_len":4096,"object":"model","owned_by":"serq"}"#]]
-        .assert_eq(&model.body);
+    expect![[
+        r#"{"created":1700000000,"id":"echo","max_model_len":4096,"object":"model","owned_by":"serq","vocab_size":257}"#
+    ]]
+    .assert_eq(&model.body);
 }
 
 #[tokio::test]

@@ -3,11 +3,13 @@
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod draw;
 pub(crate) mod explain;
 pub(crate) mod explain_error;
 pub(crate) mod fmt;
 pub(crate) mod ir;
+pub(crate) mod load;
 pub(crate) mod model;
 pub(crate) mod oracle;
 pub(crate) mod plan;

@@ -4,6 +4,8 @@ pub(crate) mod lines;
 pub(crate) mod over_cells;
 pub(crate) mod over_pair;
 pub(crate) mod over_seeds;
+pub(crate) mod played;
+pub(crate) mod side_by_side;
 pub(crate) mod text;
 
 use crate::number::significant;

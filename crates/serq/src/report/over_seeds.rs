@@ -6,7 +6,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serq_ir::Program;
 use serq_sim::replicate::{FigureName, Figures, Part, Replication, Summary};
-use serq_sim::report::REPORT_SCHEMA;
+use serq_sim::report::{Constants, REPORT_SCHEMA};
 
 use super::lines::{Csv, cell};
 use super::span;
@@ -139,6 +139,7 @@ impl Report<'_> {
             schema: REPORT_SCHEMA,
             serq_version: env!("CARGO_PKG_VERSION"),
             program: &self.program.name,
+            constants: Constants::of(self.program),
             horizon: run.horizon.0,
             warmup: run.warmup.0,
             seeds: &self.replication.seeds,
@@ -217,6 +218,7 @@ struct Json<'a> {
     schema: u32,
     serq_version: &'static str,
     program: &'a str,
+    constants: Constants,
     horizon: f64,
     warmup: f64,
     seeds: &'a [u64],

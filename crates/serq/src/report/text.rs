@@ -32,7 +32,7 @@ pub(crate) fn draw(report: &Report, width: usize, all_members: bool, seconds: Op
 }
 
 /// `program   time 10 000, warm-up 1000, seed 1`
-fn heading(report: &Report) -> String {
+pub(crate) fn heading(report: &Report) -> String {
     let time = |value: f64| significant(value, 6);
     let mut run = format!("time {}", time(report.end));
     if report.end < report.horizon {
@@ -49,7 +49,7 @@ fn heading(report: &Report) -> String {
     format!("{}   {run}, seed {}\n{}\n", report.program, report.seed, sessions.join(", "))
 }
 
-fn observes(report: &Report, width: usize) -> String {
+pub(crate) fn observes(report: &Report, width: usize) -> String {
     let mut table = Columns::new(1, ["observe", "mean", "±95 %", "p50", "p90", "p95", "p99", "samples", "cv2"])
         .left(2)
         .if_it_fits(8);
@@ -228,7 +228,7 @@ fn percent(value: f64) -> String {
 }
 
 /// Each as `note: …`, wrapped.
-fn notes(notes: &[Note], width: usize) -> String {
+pub(crate) fn notes(notes: &[Note], width: usize) -> String {
     notes.iter().map(|note| wrapped("note: ", &note.text, width)).collect()
 }
 
