@@ -3,7 +3,7 @@
 //!
 //! A name is given to (the name of what comes before, the tokens of the block), and compared by
 //! the tokens themselves: no two contents share one, as they could if it were a hash. The first
-//! block of a text comes after its *salt*; texts of different salts share nothing.
+//! block of a text comes after [`BEGINNING`], or after a name of its own where it shares nothing.
 //!
 //! # Invariants
 //!
@@ -13,12 +13,14 @@
 
 use std::collections::HashMap;
 
+/// What the first block of a text comes after.
+pub const BEGINNING: u64 = 0;
+
 /// Names given so far.
 #[derive(Debug)]
 pub struct Contents {
     block: usize,
     names: HashMap<(u64, Box<[u32]>), Name>,
-    salts: HashMap<String, u64>,
     next: u64,
     asked: u64,
     most: usize,
@@ -35,25 +37,12 @@ impl Contents {
     /// Names of blocks of so many tokens, `most` of them.
     pub fn new(block: usize, most: usize) -> Self {
         assert!(block > 0);
-        Self { block, names: HashMap::new(), salts: HashMap::new(), next: 1, asked: 0, most: most.max(1) }
+        Self { block, names: HashMap::new(), next: BEGINNING, asked: 0, most: most.max(1) }
     }
 
     /// Tokens of a block.
     pub fn block(&self) -> usize {
         self.block
-    }
-
-    /// What the first block of a text comes after.
-    pub fn salt(&mut self, salt: &str) -> u64 {
-        if let Some(&name) = self.salts.get(salt) {
-            return name;
-        }
-        let name = self.fresh();
-        if self.salts.len() >= self.most {
-            self.salts.clear();
-        }
-        self.salts.insert(salt.to_owned(), name);
-        name
     }
 
     /// A name nothing has yet.
@@ -95,8 +84,7 @@ impl Contents {
 mod tests {
     use super::*;
 
-    fn names(contents: &mut Contents, salt: &str, tokens: &[u32]) -> Vec<u64> {
-        let before = contents.salt(salt);
+    fn names(contents: &mut Contents, before: u64, tokens: &[u32]) -> Vec<u64> {
         let mut names = Vec::new();
         contents.name(before, tokens, &mut names);
         names
@@ -105,12 +93,13 @@ mod tests {
     #[test]
     fn equal_beginnings_have_equal_names_and_nothing_else_has() {
         let mut contents = Contents::new(2, 100);
-        let first = names(&mut contents, "", &[1, 2, 3, 4, 5]);
+        let first = names(&mut contents, BEGINNING, &[1, 2, 3, 4, 5]);
         assert_eq!(first.len(), 2, "the last block is not whole");
-        assert_eq!(names(&mut contents, "", &[1, 2, 3, 4]), first);
-        let other = names(&mut contents, "", &[9, 2, 3, 4]);
+        assert_eq!(names(&mut contents, BEGINNING, &[1, 2, 3, 4]), first);
+        let other = names(&mut contents, BEGINNING, &[9, 2, 3, 4]);
         assert!(first.iter().all(|name| !other.contains(name)), "the same tokens after others are another content");
-        assert!(names(&mut contents, "a", &[1, 2]).iter().all(|name| !first.contains(name)));
+        let own = contents.fresh();
+        assert!(names(&mut contents, own, &[1, 2]).iter().all(|name| !first.contains(name)));
     }
 
     #[test]
@@ -118,11 +107,11 @@ mod tests {
         let mut contents = Contents::new(1, 8);
         let mut seen: Vec<u64> = Vec::new();
         for token in 0..100 {
-            let name = names(&mut contents, "", &[token])[0];
+            let name = names(&mut contents, BEGINNING, &[token])[0];
             assert!(!seen.contains(&name), "{token}");
             seen.push(name);
             assert!(contents.names.len() <= 8);
         }
-        assert!(!seen.contains(&names(&mut contents, "", &[0])[0]));
+        assert!(!seen.contains(&names(&mut contents, BEGINNING, &[0])[0]));
     }
 }

@@ -12,10 +12,6 @@ pub struct Request {
     pub max_tokens: usize,
     /// One answer for each of these.
     pub choices: Vec<Choice>,
-    /// Requests of one salt may find each other's blocks, in pools that share prefixes.
-    pub salt: String,
-    /// In others, requests of one conversation may; `None`: nobody.
-    pub conversation: Option<String>,
 }
 
 /// One answer that is wanted.

@@ -32,7 +32,7 @@ pub struct Memory {
     pub blocks: usize,
     /// Tokens of each.
     pub block: usize,
-    /// Requests of one salt may share them.
+    /// Requests may share them.
     pub shared: bool,
 }
 

@@ -10,7 +10,7 @@ use serq_kernel::{Action, Fault, Held, Kernel};
 use super::clock::Clock;
 use super::live::{Computing, Follower, Live};
 use super::{Ended, Instances, Look, Next, PoolLook, Run, Sink, Span, Ticket, Told};
-use crate::contents::Contents;
+use crate::contents::{BEGINNING, Contents};
 use crate::decisions::{Decision, Decisions, Fact};
 use crate::outside::{Outside, tell};
 use crate::request::{Event, Figures, Finish, Request, Stop, Stops};
@@ -176,26 +176,25 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.tell(Fact::Due);
             self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
-            if self.done.is_empty() && self.led.is_empty() {
+            if self.done.is_empty() && self.led.is_empty() && !self.end_stuck() {
                 break;
             }
         }
-        self.end_stuck();
     }
 
-    /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there.
-    fn end_stuck(&mut self) {
-        if !self.steps.is_empty() || self.clock.first().is_some() || self.kernel.live() == 0 {
-            return;
+    /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there: the
+    /// one who came first is refused, and makes room. Answers whether there was one.
+    fn end_stuck(&mut self) -> bool {
+        if !self.steps.is_empty() || self.clock.first().is_some() {
+            return false;
         }
-        let stuck: Vec<u64> = self.live.keys().copied().collect();
-        for session in stuck {
-            let Some(live) = self.live.get_mut(&session) else { continue };
-            let message = "no instance can serve it: it waits for room that nothing will free".to_owned();
-            live.finish.get_or_insert(Finish::Refused(message));
-            let time = self.now();
-            self.tell(Fact::Cancelled { time, session });
-        }
+        let Some((&session, live)) = self.live.iter_mut().next() else { return false };
+        let message = "no instance can serve it: it waits for room that nothing will free".to_owned();
+        live.finish.get_or_insert(Finish::Refused(message));
+        let time = self.now();
+        self.tell(Fact::Cancelled { time, session });
+        // One whose end is shielded stays.
+        !self.live.contains_key(&session)
     }
 
     /// Tells what is due, each at its own time: modelled steps do not get later because a thread
@@ -224,17 +223,11 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request, sink: Sink) {
-        let Request { prompt, max_tokens, choices, salt, conversation } = request;
-        let salt = if self.served.memories.iter().flatten().all(|memory| memory.shared) {
-            self.contents.salt(&format!("s{salt}"))
-        } else {
-            match conversation {
-                Some(conversation) => self.contents.salt(&format!("c{salt}\0{conversation}")),
-                None => self.contents.fresh(),
-            }
-        };
+        let Request { prompt, max_tokens, choices } = request;
+        let shares = self.served.memories.iter().flatten().all(|memory| memory.shared);
+        let before = if shares { BEGINNING } else { self.contents.fresh() };
         let mut names = Vec::new();
-        self.contents.name(salt, &prompt, &mut names);
+        self.contents.name(before, &prompt, &mut names);
         self.tickets.insert(ticket, (sink, choices.len()));
         let mut first = None;
         for (choice, wanted) in choices.into_iter().enumerate() {
@@ -247,7 +240,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 sampling: Arc::new(wanted.sampling),
                 voice: wanted.voice,
                 stops: Stops::new(wanted.stops),
-                name: names.last().copied().unwrap_or(salt),
+                name: names.last().copied().unwrap_or(before),
                 named: names.len(),
                 computed: Vec::new(),
                 running: None,

@@ -92,13 +92,8 @@ struct Asked {
 fn ask(service: &Service, prompt: Vec<u32>, max_tokens: usize, ends: Vec<u32>) -> Asked {
     let (tell, events) = mpsc::channel();
     let sampling = Sampling { temperature: 0.0, ends, ..Sampling::default() };
-    let request = Request {
-        prompt,
-        max_tokens,
-        choices: vec![Choice { sampling, stops: Vec::new(), voice: Box::new(Mute) }],
-        salt: String::new(),
-        conversation: None,
-    };
+    let request =
+        Request { prompt, max_tokens, choices: vec![Choice { sampling, stops: Vec::new(), voice: Box::new(Mute) }] };
     let at = Instant::now();
     let submitted = service.submit(request, Box::new(move |event| drop(tell.send((Instant::now(), event)))));
     Asked { events, at, _submitted: submitted }

@@ -225,8 +225,6 @@ impl EngineBackend {
             prompt: request.prompt,
             max_tokens: request.max_tokens as usize,
             choices: (0..request.choices).map(choice).collect(),
-            salt: String::new(),
-            conversation: None,
         }
     }
 }

@@ -89,13 +89,7 @@ fn ask_for(service: &Service, prompt: Vec<u32>, max_tokens: usize, samplings: Ve
     let (tell, events) = mpsc::channel();
     let choices = samplings.len();
     let choice = |sampling| Choice { sampling, stops: Vec::new(), voice: Box::new(Mute) };
-    let request = Request {
-        prompt: prompt.clone(),
-        max_tokens,
-        choices: samplings.into_iter().map(choice).collect(),
-        salt: String::new(),
-        conversation: None,
-    };
+    let request = Request { prompt: prompt.clone(), max_tokens, choices: samplings.into_iter().map(choice).collect() };
     let submitted = Some(service.submit(request, Box::new(move |event| drop(tell.send(event)))));
     Asked { prompt, max_tokens, choices, events, submitted }
 }
