@@ -50,6 +50,13 @@ struct Said {
 ///
 /// A program in which no request can be told.
 pub(crate) fn rewrite(files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
+    let is_decode = |item: &QueueItem| matches!(item, QueueItem::Entry(entry) if entry.verb.text == "decode");
+    let asks = |item: &Item| matches!(item, Item::Queue(queue) if queue.items.iter().any(is_decode));
+    if !files.iter().flat_map(|file| &file.items).any(asks) {
+        let message = "no queue has a `decode` entry, and a call of one is what a client's request is";
+        let help = "write `queue D : decode { … decode (x) { … } }`, and call it in a route: `D.decode (prompt);`";
+        return Err(Box::new(Diagnostic::error("not-played", None, message).help(help)));
+    }
     let answer = answer_of(files)?;
     let definitions: Vec<ast::Def> = files
         .iter()
@@ -60,7 +67,7 @@ pub(crate) fn rewrite(files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
         })
         .collect();
     let mut used = Vec::new();
-    let (mut asks, mut shares) = (false, false);
+    let mut shares = false;
     for item in files.iter_mut().flat_map(|file| &mut file.items) {
         match item {
             Item::Server(server) => strip(&mut server.body, &mut used),
@@ -72,14 +79,9 @@ pub(crate) fn rewrite(files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
                     }
                 }
             }
-            Item::Queue(queue) => asks |= play_queue(queue, &definitions, &answer, &mut used),
+            Item::Queue(queue) => play_queue(queue, &definitions, &answer, &mut used),
             _ => {}
         }
-    }
-    if !asks {
-        let message = "no queue has a `decode` entry, and a call of one is what a client's request is";
-        let help = "write `queue D : decode { … decode (x) { … } }`, and call it in a route: `D.decode (prompt);`";
-        return Err(Box::new(Diagnostic::error("not-played", None, message).help(help)));
     }
     add_definitions(files, &definitions, used);
     let stage = |name: &str| {
@@ -116,6 +118,10 @@ fn answer_of(files: &[ast::File]) -> Result<ast::Name, Box<Diagnostic>> {
             _ => {}
         }
     }
+    if hidden.len() > 1 {
+        // What a program makes of a trace's `out` is meant, not `out`.
+        hidden.retain(|name| name.text != "out");
+    }
     match (&said[..], &hidden[..]) {
         ([one], _) | ([], [one]) => Ok((*one).clone()),
         (all, _) => {
@@ -140,8 +146,8 @@ fn is_plain(expr: &ast::Expr, word: &str) -> bool {
     }
 }
 
-/// Writes a queue's entries as clients see them. Answers whether requests can be made to it.
-fn play_queue(queue: &mut ast::Queue, definitions: &[ast::Def], answer: &ast::Name, used: &mut Vec<String>) -> bool {
+/// Writes a queue's entries as clients see them.
+fn play_queue(queue: &mut ast::Queue, definitions: &[ast::Def], answer: &ast::Name, used: &mut Vec<String>) {
     let mut said = Said::default();
     for item in &mut queue.items {
         let QueueItem::Entry(entry) = item else { continue };
@@ -160,11 +166,9 @@ fn play_queue(queue: &mut ast::Queue, definitions: &[ast::Def], answer: &ast::Na
     }
     let is_read = |item: &QueueItem| matches!(item, QueueItem::Entry(e) if e.verb.text == "decode" && e.from.is_some());
     queue.items.retain(|item| !is_read(item));
-    let mut asks = false;
     for item in &mut queue.items {
         let QueueItem::Entry(entry) = item else { continue };
         let (true, Some([parameter])) = (entry.verb.text == "decode", entry.parameters.as_deref()) else { continue };
-        asks = true;
         let at = entry.span;
         let work = |name: &ast::Name| {
             let value = expr(ExprKind::Ref(reference(&name.text)), at);
@@ -187,7 +191,6 @@ fn play_queue(queue: &mut ast::Queue, definitions: &[ast::Def], answer: &ast::Na
         stmts.extend(said.observes.iter().map(|name| stmt(StmtKind::Observe(name_of(name), nothing(at)), at)));
         entry.body.stmts = stmts;
     }
-    asks
 }
 
 impl Said {

@@ -159,21 +159,20 @@ pub(crate) fn play(
     manner: &Manner,
     watch: &mut dyn FnMut(f64, u64) -> bool,
 ) -> Result<Outcome, Stopped> {
-    let server = |sentence: String| Stopped::Server(sentence);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|error| server(format!("no clients can be started: {error}")))?;
+        .map_err(|error| Stopped::Server(format!("no clients can be started: {error}")))?;
     let client = Arc::new(Client::new(manner.endpoint.clone(), Duration::from_secs_f64(manner.patience)));
-    let (model, vocabulary) = runtime.block_on(model_of(&client, manner)).map_err(server)?;
+    let (model, vocabulary) = runtime.block_on(model_of(&client, manner)).map_err(Stopped::Server)?;
     let mut notes = Vec::new();
     let alphabet = match manner.by_text {
-        true => runtime.block_on(words(&client, &manner.endpoint, &model, &mut notes)).map_err(server)?,
+        true => runtime.block_on(words(&client, &manner.endpoint, &model, &mut notes)).map_err(Stopped::Server)?,
         false => Alphabet::Ids(manner.ids.clone().unwrap_or_else(|| ids_of(vocabulary))),
     };
     let program = &played.program;
-    let clients = Clients::new(program, trace).map_err(server)?;
+    let clients = Clients::new(program, trace).map_err(Stopped::Server)?;
     let skipped = clients.rows_skipped();
     let writer = Writer::new(program.run.seed, alphabet);
     let (wall, before) = (Instant::now(), processor_seconds());

@@ -84,7 +84,7 @@ fn the_same_clients_come_as_in_the_simulation_and_lengths_are_exact() {
     for name in ["ttft", "response"] {
         let (own, client) = (figures(&played["observes"][name]), figures(&clients["measured"][name]));
         assert_eq!(own[0], client[0], "{name}");
-        assert!(own[1..].iter().zip(&client[1..]).all(|(a, b)| (a - b).abs() < 0.05), "{name}: {own:?} {client:?}");
+        assert!(own[1..].iter().zip(&client[1..]).all(|(a, b)| (a - b).abs() < 0.25), "{name}: {own:?} {client:?}");
         // It sees what the server saw of the same requests, and the way there and back.
         let server = figures(&clients["server"][name]);
         assert_eq!(server[0], client[0]);
@@ -150,6 +150,26 @@ fn sessions_of_a_group_begin_with_the_same_tokens() {
     // Two begin: the first of each group.
     assert_eq!((found["p50"].as_f64(), found["p99"].as_f64()), (Some(96.0), Some(96.0)), "{found}");
     assert_eq!(found["mean"].as_f64(), Some(96.0 * 10.0 / 12.0));
+}
+
+/// Ten times as fast: the trace, and the instances.
+#[test]
+fn a_trace_s_prompts_have_in_common_what_it_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/trace/mooncake_pd.sq");
+    let quick = ["--set", "a=1e-5", "--set", "omega=8e-4", "--set", "beta=7.2e-9", "--set", "Bw=2e6"];
+    let server = Server::start(&path, &quick);
+    let settings = [&quick[..], &["--speed", "10", "--arrivals", "20"]].concat();
+    let played = load(&path, &server.url, &settings);
+    let (_, out, _) = serq(&[&["run", path.to_str().unwrap(), "--json"], &settings[..]].concat());
+    let simulated: Value = serde_json::from_str(&out).unwrap();
+    let (observes, clients) = (&played["observes"], &played["clients"]);
+    assert_eq!(clients["answered"], 20);
+    assert!(same(&observes["asked_for"], &simulated["observes"]["asked_for"]));
+    // Who finds what depends on when they come; here nearly all do as in the simulation.
+    let found = |report: &Value| report["found"]["mean"].as_f64().unwrap();
+    let (here, there) = (found(observes), found(&simulated["observes"]));
+    assert!(there > 1000.0 && here > 0.7 * there && here < 1.3 * there, "{here}, simulated {there}");
+    assert!(same(&observes["found"], &clients["measured"]["cached_tokens"]));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{load, program};
 
-/// What a server writes to whoever asks, before it closes.
-type Behaviour = fn(&mut TcpStream) -> std::io::Result<()>;
+/// What a server writes to whoever asks that, before it closes.
+type Behaviour = fn(&mut TcpStream, &str) -> std::io::Result<()>;
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
@@ -44,9 +44,9 @@ fn serve(behaviour: Behaviour) -> String {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             thread::spawn(move || {
-                if read_request(&mut stream).is_some() {
+                if let Some(request) = read_request(&mut stream) {
                     // Whoever does not listen any more is not told.
-                    let _ = behaviour(&mut stream);
+                    let _ = behaviour(&mut stream, &String::from_utf8_lossy(&request));
                 }
             });
         }
@@ -55,55 +55,55 @@ fn serve(behaviour: Behaviour) -> String {
 }
 
 const WAYS: &[(&str, &str, Behaviour)] = &[
-    ("closes at once", "cut off", |_| Ok(())),
-    ("is no HTTP", "garbage", |stream| stream.write_all(b"220 mail.example.org ESMTP\r\n")),
-    ("is busy", "http 503", |stream| {
+    ("closes at once", "cut off", |_, _| Ok(())),
+    ("is no HTTP", "garbage", |stream, _| stream.write_all(b"220 mail.example.org ESMTP\r\n")),
+    ("is busy", "http 503", |stream, _| {
         let body = r#"{"error": {"message": "too many"}}"#;
         write!(stream, "HTTP/1.1 503 Busy\r\ncontent-length: {}\r\n\r\n{body}", body.len())
     }),
-    ("knows no such path", "http 404", |stream| stream.write_all(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")),
-    ("sends no stream", "garbage", |stream| {
+    ("knows no such path", "http 404", |stream, _| stream.write_all(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")),
+    ("sends no stream", "garbage", |stream, _| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
     }),
-    ("sends events that are no JSON", "garbage", |stream| {
+    ("sends events that are no JSON", "garbage", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, "data: hello\n\n")
     }),
-    ("sends events of another shape", "garbage", |stream| {
+    ("sends events of another shape", "garbage", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, "data: {\"choices\": 7}\n\n")
     }),
-    ("breaks off in the stream", "cut off", |stream| {
+    ("breaks off in the stream", "cut off", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, &token(5))
     }),
-    ("breaks off in a chunk", "cut off", |stream| {
+    ("breaks off in a chunk", "cut off", |stream, _| {
         stream.write_all(HEAD)?;
         stream.write_all(b"ff\r\ndata: {\"cho")
     }),
-    ("ends without [DONE]", "cut off", |stream| {
+    ("ends without [DONE]", "cut off", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, &token(5))?;
         stream.write_all(b"0\r\n\r\n")
     }),
-    ("says an error in the stream", "stream error", |stream| {
+    ("says an error in the stream", "stream error", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, &token(5))?;
         chunk(stream, "data: {\"error\": {\"message\": \"the instance is gone\"}}\n\n")?;
         stream.write_all(b"0\r\n\r\n")
     }),
-    ("answers nothing", "empty", |stream| {
+    ("answers nothing", "empty", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, "data: [DONE]\n\n")?;
         stream.write_all(b"0\r\n\r\n")
     }),
-    ("never goes on", "timeout", |stream| {
+    ("never goes on", "timeout", |stream, _| {
         stream.write_all(HEAD)?;
         chunk(stream, &token(5))?;
         thread::sleep(Duration::from_secs(60));
         Ok(())
     }),
-    ("has a chunk that is no number", "garbage", |stream| {
+    ("has a chunk that is no number", "garbage", |stream, _| {
         stream.write_all(HEAD)?;
         stream.write_all(b"zz\r\nhello\r\n")
     }),
@@ -124,7 +124,7 @@ fn servers_that_misbehave_are_counted_by_kind() {
 #[test]
 fn a_stream_in_single_bytes_is_an_answer() {
     let path = program("bytes", &[]);
-    let url = serve(|stream| {
+    let url = serve(|stream, _| {
         stream.set_nodelay(true)?;
         stream.write_all(HEAD)?;
         let text = format!(
@@ -143,4 +143,36 @@ fn a_stream_in_single_bytes_is_an_answer() {
     assert_eq!(clients["measured"]["output_tokens"]["p99"], 2.0);
     assert_eq!(clients["measured"]["prompt_tokens"]["p50"], 9.0);
     assert_eq!(clients["prompts_off"], clients["requests"]);
+}
+
+/// A server that takes words: each is a token, and there is one before them all.
+fn words(stream: &mut TcpStream, request: &str) -> std::io::Result<()> {
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    let tokens = 1 + body["prompt"].as_str().unwrap().split_whitespace().count();
+    if head.starts_with("POST /tokenize ") {
+        let page = format!("{{\"count\": {tokens}, \"max_model_len\": 4096}}");
+        return write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{page}", page.len());
+    }
+    stream.write_all(HEAD)?;
+    let answer = body["max_tokens"].as_u64().unwrap();
+    for _ in 0..answer {
+        chunk(stream, "data: {\"choices\": [{\"text\": \" word\"}]}\n\n")?;
+    }
+    let usage = format!("{{\"prompt_tokens\": {tokens}, \"completion_tokens\": {answer}}}");
+    chunk(stream, &format!("data: {{\"choices\": [], \"usage\": {usage}}}\n\ndata: [DONE]\n\n"))?;
+    stream.write_all(b"0\r\n\r\n")
+}
+
+#[test]
+fn prompts_of_words_have_the_tokens_drawn_where_the_server_counts_them() {
+    let report = load(
+        &program("words", &[]),
+        &serve(words),
+        &["--model", "m", "--arrivals", "10", "--seed", "2", "--tokens-by", "text"],
+    );
+    let clients = &report["clients"];
+    assert_eq!((&clients["answered"], clients["failed"].as_object().unwrap().len()), (&clients["requests"], 0));
+    assert_eq!((&clients["prompts_off"], &clients["answers_off"]), (&0.into(), &0.into()), "{report}");
+    assert!(clients["requests"].as_u64().unwrap() > 12, "sessions go on");
 }
