@@ -5,8 +5,8 @@
 //! Instances of one group take turns, step by step, in the order their steps were planned.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::kv::KvStore;
@@ -105,14 +105,18 @@ fn compute(runner: &mut Runner, model: &Model, workers: &Workers, store: &KvStor
         .map(|run| Part { tokens: &run.tokens, start: run.start, blocks: &run.blocks, next: run.next.is_some() })
         .collect();
     let logits = runner.step(model, workers, store, &parts);
-    let mut rows = logits.chunks_exact_mut(model.config().vocabulary);
-    runs.iter()
-        .map(|run| {
-            let next = run.next.as_ref()?;
-            let (prompt, answer) = next.before.as_ref().map_or((&[][..], &[][..]), |(prompt, answer)| (prompt, answer));
-            Some(next.sampling.sample(rows.next().expect("a row for each"), prompt, answer, next.nth))
-        })
-        .collect()
+    let rows = logits.chunks_exact_mut(model.config().vocabulary);
+    // The workers draw beside each other, each row by itself.
+    let drawn: Vec<_> =
+        runs.iter().filter_map(|run| run.next.as_ref()).zip(rows).map(|row| Mutex::new((row, None))).collect();
+    workers.run(drawn.len(), &|_, nth| {
+        let mut row = drawn[nth].lock().expect("a row is drawn once");
+        let ((next, logits), token) = &mut *row;
+        let (prompt, answer) = next.before.as_ref().map_or((&[][..], &[][..]), |(prompt, answer)| (prompt, answer));
+        *token = Some(next.sampling.sample(logits, prompt, answer, next.nth));
+    });
+    let mut drawn = drawn.into_iter().map(|row| row.into_inner().expect("a row is drawn once").1);
+    runs.iter().map(|run| run.next.as_ref().and_then(|_| drawn.next()?)).collect()
 }
 
 impl Instances for LocalInstances {
