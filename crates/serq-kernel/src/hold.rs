@@ -174,6 +174,9 @@ impl<'p> Kernel<'p> {
 
     fn reject<W: World>(&mut self, world: &mut W, slot: u32, pool: u32) -> Result<()> {
         self.pools[pool as usize].counts.rejected += 1;
+        if W::MOVES_FLOWS {
+            self.rejected.push((self.sessions[slot as usize].serial, pool));
+        }
         self.end_session(world, slot)
     }
 

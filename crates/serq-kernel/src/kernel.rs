@@ -116,6 +116,8 @@ pub struct Kernel<'p> {
     pub(crate) run_stages: Vec<u32>,
     pub(crate) region: Region,
     pub(crate) trace_ids: Vec<u64>,
+    /// Who was rejected, and by which pool, for a world that answers them.
+    pub(crate) rejected: Vec<(u64, u32)>,
 }
 
 /// What a member of a pool holds now.
@@ -217,6 +219,7 @@ impl<'p> Kernel<'p> {
             run_stages: Vec::new(),
             region: Region::new(stages),
             trace_ids: Vec::new(),
+            rejected: Vec::new(),
         }
     }
 

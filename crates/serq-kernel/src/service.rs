@@ -147,6 +147,17 @@ impl<'p> Kernel<'p> {
         })
     }
 
+    /// Sessions that ended because a pool can't ever hold what they ask for, since the last call, and
+    /// the pool.
+    pub fn take_rejected(&mut self) -> Vec<(u64, u32)> {
+        std::mem::take(&mut self.rejected)
+    }
+
+    /// The session was preempted where it had got to before: there is no more room than that.
+    pub fn is_stuck(&self, serial: u64) -> bool {
+        self.session_of(serial).is_some_and(|slot| self.sessions[slot as usize].stuck)
+    }
+
     /// Fact: the token that the running step of its stage makes is the session's last, the
     /// `answer`-th. Its run ends with the step, and so does the decode a prefill would go on as.
     /// What is bound by `max_tokens` is `answer` from now on.

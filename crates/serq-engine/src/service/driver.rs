@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use serq_kernel::{Action, Fault, Held, Kernel};
+use serq_kernel::{Action, Fault, Held, Kernel, Move};
 
 use super::clock::Clock;
 use super::live::{Computing, Follower, Live};
@@ -59,9 +59,14 @@ struct Driver<'c, const MODELLED: bool> {
     /// Whose job is next at a stage, or among the reads.
     next: HashMap<Option<u32>, u32>,
     arrivals: u64,
+    /// Who lost blocks, of which pool, that nobody else has any of.
+    preempted: Vec<(u64, u32)>,
     /// Who wants to know what it looks like, once all that was told is done.
     looking: Vec<Sender<Look>>,
 }
+
+/// More works that take no time than this, one after another, never end.
+const WORKS_MOST: usize = 100_000;
 
 pub(super) fn drive<const MODELLED: bool>(
     served: &Served,
@@ -93,6 +98,7 @@ pub(super) fn drive<const MODELLED: bool>(
         clock: Clock::default(),
         next: HashMap::new(),
         arrivals: 0,
+        preempted: Vec::new(),
         looking: Vec::new(),
     };
     while driver.wait() {}
@@ -167,12 +173,20 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
 
     /// Work that takes no time is over at once; then engines are planned, until nothing follows.
     fn settle(&mut self) {
+        let mut worked = 0;
         loop {
             self.bring_followers();
             while let Some(job) = self.done.pop_front() {
                 let time = self.now();
                 self.tell(Fact::WorkEnded { time, job });
+                worked += 1;
+                if worked == WORKS_MOST {
+                    let message =
+                        format!("{WORKS_MOST} works that take no time here followed one another: does a route loop?");
+                    self.fail(&Fault { message, at: None, session: None, time });
+                }
             }
+            self.refuse_stuck();
             self.tell(Fact::Due);
             self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
@@ -180,6 +194,31 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 break;
             }
         }
+    }
+
+    /// Who was preempted where it had got to before, with nobody else there, will never get further.
+    fn refuse_stuck(&mut self) {
+        for (session, pool) in std::mem::take(&mut self.preempted) {
+            if !self.kernel.is_stuck(session) {
+                continue;
+            }
+            let (name, cap) = self.pool_name(pool);
+            if let Some(live) = self.live.get_mut(&session) {
+                let message =
+                    format!("it was preempted twice at one place: {name}, of {cap} tokens, has no room for it");
+                live.finish.get_or_insert(Finish::Refused(message));
+                let time = self.now();
+                self.tell(Fact::Cancelled { time, session });
+            }
+        }
+    }
+
+    /// A pool's name, and its cap.
+    fn pool_name(&self, pool: u32) -> (String, f64) {
+        let (name, family, member) = self.served.code.pool_members().nth(pool as usize).expect("a pool of the program");
+        let declared = &self.served.program.pools[family as usize];
+        let name = if declared.size.is_some() { format!("{name}[{member}]") } else { name.to_owned() };
+        (name, declared.cap.0)
     }
 
     /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there: the
@@ -242,7 +281,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 stops: Stops::new(wanted.stops),
                 name: names.last().copied().unwrap_or(before),
                 named: names.len(),
-                computed: Vec::new(),
+                shares: Vec::new(),
                 running: None,
                 finish: None,
                 gone_away: false,
@@ -305,6 +344,16 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     fn act(&mut self) {
+        for (session, pool) in self.kernel.take_rejected() {
+            let (name, cap) = self.pool_name(pool);
+            if let Some(live) = self.live.get_mut(&session) {
+                let message = format!(
+                    "{name} has {cap} tokens in all, fewer than a prompt of {} and an answer of {} need there",
+                    live.prompt, live.max_tokens
+                );
+                live.finish.get_or_insert(Finish::Refused(message));
+            }
+        }
         let mut actions = std::mem::take(&mut self.world.actions);
         for action in actions.drain(..) {
             match action {
@@ -341,6 +390,12 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                         live.figures.observed.insert(name, value);
                     }
                 }
+                Action::Session { session, what: Move::Preempted { pool }, .. } => {
+                    // Nobody else has anything of the pool.
+                    if self.kernel.pool_state(pool).used == 0.0 {
+                        self.preempted.push((session, pool));
+                    }
+                }
                 Action::Ended { session } => self.end(session),
                 _ => {}
             }
@@ -357,11 +412,12 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             let Some(live) = self.live.get_mut(&run.session) else { continue };
             let Held { pool, admission, position, blocks, .. } = run.at;
             let memory = self.served.memories[pool as usize].expect("an instance's memory has blocks");
-            let computed = *live.computed(&run.at);
+            let computed = live.computed(&run.at);
             let known = live.tokens.len();
-            if !MODELLED && position > computed as f64 && computed < known {
+            let brought = live.brought(&run.at);
+            if !MODELLED && position > brought + 0.5 && computed < known {
                 let message = format!(
-                    "the program has {position} tokens loaded, and {computed} were found, computed or brought by a read"
+                    "the program has {position} tokens there, and {brought} were found, computed or brought by a read"
                 );
                 over.push((run.session, message));
                 continue;
@@ -376,11 +432,11 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             if blocks.len() * memory.block < upto {
                 let held = blocks.len() * memory.block;
                 over.push((run.session, format!(
-                    "the program holds room for {held} tokens and computes the {upto}th; more units or `growing` is meant"
+                    "the program holds room for {held} tokens and computes token {upto}; more units or `growing` is meant"
                 )));
                 continue;
             }
-            let wants_next = upto == known && !run.leased && live.answer() < live.max_tokens;
+            let wants_next = upto == known && !run.leased && live.finish.is_none();
             let next = wants_next.then(|| Next {
                 sampling: Arc::clone(&live.sampling),
                 nth: live.answer(),
@@ -392,7 +448,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             live.running = Some(stage);
             let said = Token { id: live.tokens[live.answer() % live.prompt], logprobs: None };
             let said = next.is_some().then_some(said);
-            computing.push(Computing { session: run.session, pool, admission, upto, said });
+            let grows = if run.grows { run.tokens } else { 0.0 };
+            computing.push(Computing { session: run.session, pool, admission, upto, grows, said });
             runs.push(Run {
                 tokens: live.tokens[start..upto].to_vec(),
                 start,
@@ -406,7 +463,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 live.gone_away = true;
                 live.running = Some(stage);
             }
-            computing.push(Computing { session, pool: 0, admission: 0, upto: 0, said: None });
+            computing.push(Computing { session, pool: 0, admission: 0, upto: 0, grows: 0.0, said: None });
         }
         self.steps.insert(stage, computing);
         let ended = Ended { told: self.told.clone(), stage };
@@ -427,16 +484,14 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let Some(computed) = self.steps.remove(&stage) else { return };
         let there: BTreeSet<u64> = self.kernel.runs(stage).map(|run| run.session).collect();
         let mut tokens = tokens.into_iter();
-        for Computing { session, pool, admission, upto, .. } in &computed {
+        for Computing { session, pool, admission, upto, grows, .. } in &computed {
             let token = if *upto > 0 { tokens.next().flatten() } else { None };
             let Some(live) = self.live.get_mut(session) else { continue };
             live.running = None;
             if !there.contains(session) || *upto == 0 {
                 continue;
             }
-            if let Some(at) = live.computed.iter().position(|(of, when, _)| (of, when) == (pool, admission)) {
-                live.computed[at].2 = live.computed[at].2.max(*upto);
-            }
+            live.has_computed(*pool, *admission, *upto, *grows);
             if let Some(token) = token
                 && !live.gone_away
             {
@@ -502,8 +557,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn start_flow(&mut self, job: u32) {
         let Some(flow) = self.kernel.flow(job) else { return };
         let Some(live) = self.live.get_mut(&flow.session) else { return };
-        let from_computed = *live.computed(&flow.from);
-        let start = *live.computed(&flow.to);
+        let from_computed = live.computed(&flow.from);
+        let start = live.computed(&flow.to);
         let block_of = |pool: u32| self.served.memories[pool as usize].expect("the blocks of an instance").block;
         let room = |held: &Held<'_>| held.blocks.len() * block_of(held.pool);
         let upto = (start + flow.tokens.ceil() as usize).min(from_computed).min(room(&flow.from)).min(room(&flow.to));
@@ -514,7 +569,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 live.figures.kv_bytes_moved += instances.copy(from, to, start..upto);
             }
             live.figures.tokens_moved += upto - start;
-            *live.computed(&flow.to) = upto;
+            live.has_copied(&flow.to, upto);
         }
     }
 

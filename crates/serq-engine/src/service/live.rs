@@ -22,8 +22,7 @@ pub(super) struct Live {
     /// The name of the last block that has one, and how many have.
     pub(super) name: u64,
     pub(super) named: usize,
-    /// How far each of its shares is computed: (pool, admission, tokens).
-    pub(super) computed: Vec<(u32, u64, usize)>,
+    pub(super) shares: Vec<Share>,
     /// A step computes tokens of it.
     pub(super) running: Option<u32>,
     pub(super) finish: Option<Finish>,
@@ -37,18 +36,52 @@ impl Live {
         self.tokens.len() - self.prompt
     }
 
-    /// Tokens of a share that are computed or were copied there, those that were found among them.
-    pub(super) fn computed(&mut self, held: &Held<'_>) -> &mut usize {
+    fn share(&mut self, held: &Held<'_>) -> &mut Share {
         let (pool, admission) = (held.pool, held.admission);
-        let at = self.computed.iter().position(|&(of, when, _)| (of, when) == (pool, admission));
+        let at = self.shares.iter().position(|share| (share.pool, share.admission) == (pool, admission));
         let at = at.unwrap_or_else(|| {
             // An earlier hold of the same pool is over.
-            self.computed.retain(|&(of, _, _)| of != pool);
-            self.computed.push((pool, admission, (held.found as usize).min(self.tokens.len())));
-            self.computed.len() - 1
+            self.shares.retain(|share| share.pool != pool);
+            let computed = (held.found as usize).min(self.tokens.len());
+            self.shares.push(Share { pool, admission, computed, brought: held.found });
+            self.shares.len() - 1
         });
-        &mut self.computed[at].2
+        &mut self.shares[at]
     }
+
+    /// Tokens of a share that are computed or were copied there, those that were found among them.
+    pub(super) fn computed(&mut self, held: &Held<'_>) -> usize {
+        self.share(held).computed
+    }
+
+    /// How far the kernel may have a share's position: what was found, copied, and run, some of it again.
+    pub(super) fn brought(&mut self, held: &Held<'_>) -> f64 {
+        self.share(held).brought
+    }
+
+    /// A step computed a share's tokens up to this one; for the kernel its position `grows`.
+    pub(super) fn has_computed(&mut self, pool: u32, admission: u64, upto: usize, grows: f64) {
+        let share = self.shares.iter_mut().find(|share| (share.pool, share.admission) == (pool, admission));
+        if let Some(share) = share {
+            share.computed = share.computed.max(upto);
+            share.brought += grows;
+        }
+    }
+
+    /// A share's tokens up to this one were copied there.
+    pub(super) fn has_copied(&mut self, held: &Held<'_>, upto: usize) {
+        let share = self.share(held);
+        share.brought += (upto - share.computed.min(upto)) as f64;
+        share.computed = upto;
+    }
+}
+
+/// What is in a request's blocks of one pool.
+pub(super) struct Share {
+    pool: u32,
+    admission: u64,
+    computed: usize,
+    brought: f64,
 }
 
 /// One that came with others, and waits for the first of them to have the prompt computed.
@@ -64,6 +97,8 @@ pub(super) struct Computing {
     pub(super) pool: u32,
     pub(super) admission: u64,
     pub(super) upto: usize,
+    /// By how much the kernel's position grows.
+    pub(super) grows: f64,
     /// The next token, where nothing computes it: the prompt is said again.
     pub(super) said: Option<Token>,
 }

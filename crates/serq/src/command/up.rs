@@ -69,8 +69,8 @@ pub(crate) struct EngineFlags {
     pub(crate) compute: Option<ComputeFlag>,
 
     /// Cores to compute on [default: all]
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) threads: Option<std::num::NonZeroUsize>,
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -110,7 +110,7 @@ impl EngineFlags {
                 ComputeFlag::Bf16 => Compute::Bf16,
                 ComputeFlag::Int8 => Compute::Int8,
             }),
-            cores: self.threads.map_or_else(cores, std::num::NonZeroUsize::get),
+            cores: self.threads.map_or_else(cores, usize::from),
         })
     }
 }

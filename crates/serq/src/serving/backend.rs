@@ -35,10 +35,17 @@ pub(crate) struct EngineBackend {
 
 /// A request's events, with what keeps it going.
 pub(crate) struct EngineEvents {
-    events: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<Told>,
     first: Option<Event>,
     _submitted: Submitted,
     _live: Live,
+}
+
+/// What comes of a request.
+enum Told {
+    Event(Event),
+    /// No instance can serve it.
+    Refused(String),
 }
 
 /// Counts a request for as long as it is here.
@@ -70,7 +77,12 @@ impl Events for EngineEvents {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         match self.first.take() {
             Some(event) => Poll::Ready(Some(event)),
-            None => self.events.poll_recv(context),
+            None => self.events.poll_recv(context).map(|told| {
+                told.map(|told| match told {
+                    Told::Event(event) => event,
+                    Told::Refused(message) => Event::Failed(message),
+                })
+            }),
         }
     }
 }
@@ -140,8 +152,9 @@ impl Backend for EngineBackend {
         // A request no instance can hold is known at once.
         if let Ok(first) = tokio::time::timeout(REFUSED_BY, events.events.recv()).await {
             match first {
-                Some(Event::Failed(message)) => return Err(Refusal::Failed(message)),
-                Some(first) => events.first = Some(first),
+                Some(Told::Refused(message)) => return Err(Refusal::Invalid { param: None, message }),
+                Some(Told::Event(Event::Failed(message))) => return Err(Refusal::Failed(message)),
+                Some(Told::Event(first)) => events.first = Some(first),
                 None => return Err(Refusal::Unavailable("the server is going down".into())),
             }
         }
@@ -230,7 +243,7 @@ impl EngineBackend {
 }
 
 /// An event of the engine in the gateway's words.
-fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Event> {
+fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Told> {
     match event {
         request::Event::Token { choice, token, text, logprobs } => {
             let of = |(id, logprob): (u32, f32)| Logprob { bytes: tokenizer.bytes(id).to_vec(), logprob };
@@ -238,18 +251,19 @@ fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Event> {
                 chosen: of((token, logprobs.chosen)),
                 top: logprobs.likeliest.into_iter().map(of).collect(),
             });
-            vec![Event::Piece(Piece {
+            vec![Told::Event(Event::Piece(Piece {
                 choice: choice as u32,
                 text,
                 token_ids: vec![token],
                 logprobs: logprobs.into_iter().collect(),
-            })]
+            }))]
         }
         request::Event::Finished { choice, finish, text, figures } => {
             let reason = match finish {
                 Finish::Stop(_) => FinishReason::Stop,
                 Finish::Length => FinishReason::Length,
-                Finish::Refused(message) | Finish::Failed(message) => return vec![Event::Failed(message)],
+                Finish::Refused(message) => return vec![Told::Refused(message)],
+                Finish::Failed(message) => return vec![Told::Event(Event::Failed(message))],
             };
             let mut events = Vec::new();
             if !text.is_empty() {
@@ -260,7 +274,7 @@ fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Event> {
             observed.push(("kv_bytes_moved".into(), figures.kv_bytes_moved as f64));
             events.push(Event::Observed(observed));
             events.push(Event::Finished { choice: choice as u32, reason, cached_tokens: figures.tokens_cached as u32 });
-            events
+            events.into_iter().map(Told::Event).collect()
         }
     }
 }

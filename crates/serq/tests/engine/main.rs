@@ -371,3 +371,109 @@ fn a_program_that_stops_goes_on_anew() {
     nothing_is_left(&setup.service);
     assert_eq!(setup.replay().requests, 5);
 }
+
+fn start_served(served: Served) -> Setup {
+    let (ledger, _) = Ledger::new(&served, false);
+    let log = Log::default();
+    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
+    let instances = Books { pool_of: pool_of(&served), ledger };
+    Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log }
+}
+
+/// The pair's text with something else in it.
+fn changed(from: &str, to: &str, sets: &[(&str, String)]) -> Setup {
+    let path = root().join(PAIR);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from}");
+    start_served(compiled(&path, &text.replace(from, to), sets))
+}
+
+/// How an answer ended, after which tokens.
+fn ending(asked: &Asked) -> (Vec<u32>, Finish) {
+    let mut tokens = Vec::new();
+    loop {
+        match asked.events.recv().expect("every choice is finished") {
+            Event::Token { token, .. } => tokens.push(token),
+            Event::Finished { finish, .. } => return (tokens, finish),
+        }
+    }
+}
+
+/// A program may decode in several runs, or bound the answer by what only follows from `max_tokens`:
+/// after a stop nothing more is drawn. (A second run once went on behind it.)
+#[test]
+fn after_a_stop_no_further_run_draws_a_token() {
+    let last = "decode (answer - 1 - (known - prompt)) growing kv;";
+    for more in ["decode (1) growing kv; decode (answer - 2) growing kv;", "decode (answer + 50) growing kv;"] {
+        let setup = changed(last, more, &[("thr", "20".into())]);
+        let mut random = Random(11);
+        for length in [5, 40] {
+            let text = prompt(&mut random, length);
+            let all = expected(&text, 8);
+            for stop in 0..8 {
+                let sampling = Sampling { ends: vec![all[stop]], ..Sampling::default() };
+                let (tokens, finish) = ending(&ask_for(&setup.service, text.clone(), 8, vec![sampling]));
+                assert_eq!((&tokens[..], matches!(finish, Finish::Stop(_))), (&all[..=stop], true), "{more}");
+            }
+            assert_eq!(ending(&ask(&setup.service, text, 8, 1)), (all, Finish::Length), "{more}");
+        }
+        nothing_is_left(&setup.service);
+        setup.replay();
+    }
+}
+
+/// A request that outgrows its pool is refused, not cut short; one that is preempted for ever too; and
+/// who is beside it is served.
+#[test]
+fn what_a_pool_cannot_hold_is_refused() {
+    let small = [("blocksD", "3".to_owned()), ("thr", "inf".to_owned())];
+    let setups = [
+        start_served(served(PAIR, &small)),
+        changed(
+            "hold kv (min(known, found + budget_left(D))) reserve (known), reqs (1)",
+            "hold kv (1), reqs (1)",
+            &small,
+        ),
+    ];
+    for setup in setups {
+        let mut random = Random(12);
+        let too_long = ask(&setup.service, prompt(&mut random, 60), 60, 1);
+        let beside = ask(&setup.service, prompt(&mut random, 10), 6, 1);
+        let (tokens, finish) = ending(&too_long);
+        assert_eq!(tokens, expected(&too_long.prompt, tokens.len()));
+        assert!(matches!(&finish, Finish::Refused(why) if why.contains("D.kv") && why.contains("96")), "{finish:?}");
+        check(&beside);
+        nothing_is_left(&setup.service);
+        setup.replay();
+    }
+}
+
+/// A route whose works take no time in service, and which loops, stops; the service goes on.
+#[test]
+fn a_route_that_loops_is_stopped() {
+    let setup = changed(
+        "set asked = now;",
+        "set asked = now; loop { run pause (1); branch (answer == 13 ? 0 : 1) { set asked = now; P.prefill (1); } }",
+        &[],
+    );
+    let mut random = Random(13);
+    let looping = ask(&setup.service, prompt(&mut random, 9), 13, 1);
+    let (_, finish) = ending(&looping);
+    assert!(matches!(&finish, Finish::Failed(why) if why.contains("loop")), "{finish:?}");
+    assert_eq!(setup.service.look().unwrap().live, 0);
+}
+
+/// Where a program counts less of what it found than it took, it runs some tokens again.
+#[test]
+fn answers_that_find_their_whole_prompt_are_right() {
+    let setup = start_served(served(
+        "examples/pd-disaggregation/llmd_nixl_pull.sq",
+        &[("blocksP", "2000".into()), ("blocksD", "2000".into())],
+    ));
+    let mut random = Random(14);
+    for length in [16, 32, 33, 48] {
+        check(&ask(&setup.service, prompt(&mut random, length), 5, 3));
+    }
+    nothing_is_left(&setup.service);
+    setup.replay();
+}

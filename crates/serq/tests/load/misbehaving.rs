@@ -1,7 +1,7 @@
 //! Servers that do everything wrong: each request is counted by what went wrong, and the report comes.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ fn serve(behaviour: Behaviour) -> String {
                 if let Some(request) = read_request(&mut stream) {
                     // Whoever does not listen any more is not told.
                     let _ = behaviour(&mut stream, &String::from_utf8_lossy(&request));
+                    // What was not read would break the connection under the answer.
+                    let _ = stream.shutdown(Shutdown::Write);
+                    let _ = std::io::copy(&mut stream, &mut std::io::sink());
                 }
             });
         }
