@@ -390,11 +390,11 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                         live.figures.observed.insert(name, value);
                     }
                 }
-                Action::Session { session, what: Move::Preempted { pool }, .. } => {
-                    // Nobody else has anything of the pool.
-                    if self.kernel.pool_state(pool).used == 0.0 {
-                        self.preempted.push((session, pool));
-                    }
+                // Nobody else has anything of the pool.
+                Action::Session { session, what: Move::Preempted { pool }, .. }
+                    if self.kernel.pool_state(pool).used == 0.0 =>
+                {
+                    self.preempted.push((session, pool));
                 }
                 Action::Ended { session } => self.end(session),
                 _ => {}
