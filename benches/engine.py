@@ -86,7 +86,7 @@ def served(serq, compute):
         address = next(line.split("http://")[1].split("/")[0] for line in server.stdout if "serving http://" in line)
 
         def ask(nth):
-            body = {"model": "smollm2-135m", "prompt": [1000 + nth] * 8, "max_tokens": 256, "ignore_eos": True}
+            body = {"model": "smollm2-135m", "prompt": [1000 + nth] * 8, "max_tokens": 256, "ignore_eos": True, "temperature": 0}
             connection = http.client.HTTPConnection(address, timeout=600)
             connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
             return json.load(connection.getresponse())["usage"]["completion_tokens"]
