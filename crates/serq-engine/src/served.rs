@@ -145,15 +145,21 @@ impl Served {
         let mut named = Vec::new();
         for (stage, (name, family, member)) in self.code.stage_members().enumerate() {
             let Some(pool) = self.instances[stage] else { continue };
-            let one = self.program.stages[family as usize].size.is_none();
             named.push(Named {
-                name: if one { name.to_owned() } else { format!("{name}[{member}]") },
+                name: member_name(name, member, self.program.stages[family as usize].size),
                 stage: stage as u32,
                 pool,
                 memory: self.memories[pool as usize].expect("the memory of an instance"),
             });
         }
         named
+    }
+
+    /// A pool's name, as a person calls it, and its cap.
+    pub(crate) fn pool(&self, pool: u32) -> (String, f64) {
+        let (name, family, member) = self.code.pool_members().nth(pool as usize).expect("a pool of the program");
+        let declared = &self.program.pools[family as usize];
+        (member_name(name, member, declared.size), declared.cap.0)
     }
 
     /// Tokens of the blocks that are named: every pool's are whole numbers of them.
@@ -176,6 +182,10 @@ impl Served {
         };
         self.program.workload.turn.iter().filter_map(set).collect()
     }
+}
+
+fn member_name(name: &str, member: u32, size: Option<u32>) -> String {
+    if size.is_some() { format!("{name}[{member}]") } else { name.to_owned() }
 }
 
 fn gcd(a: usize, b: usize) -> usize {

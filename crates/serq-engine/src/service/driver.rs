@@ -202,7 +202,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             if !self.kernel.is_stuck(session) {
                 continue;
             }
-            let (name, cap) = self.pool_name(pool);
+            let (name, cap) = self.served.pool(pool);
             if let Some(live) = self.live.get_mut(&session) {
                 let message =
                     format!("it was preempted twice at one place: {name}, of {cap} tokens, has no room for it");
@@ -211,14 +211,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 self.tell(Fact::Cancelled { time, session });
             }
         }
-    }
-
-    /// A pool's name, and its cap.
-    fn pool_name(&self, pool: u32) -> (String, f64) {
-        let (name, family, member) = self.served.code.pool_members().nth(pool as usize).expect("a pool of the program");
-        let declared = &self.served.program.pools[family as usize];
-        let name = if declared.size.is_some() { format!("{name}[{member}]") } else { name.to_owned() };
-        (name, declared.cap.0)
     }
 
     /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there: the
@@ -345,7 +337,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
 
     fn act(&mut self) {
         for (session, pool) in self.kernel.take_rejected() {
-            let (name, cap) = self.pool_name(pool);
+            let (name, cap) = self.served.pool(pool);
             if let Some(live) = self.live.get_mut(&session) {
                 let message = format!(
                     "{name} has {cap} tokens in all, fewer than a prompt of {} and an answer of {} need there",
@@ -637,24 +629,19 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     fn look(&self) -> Look {
-        let code = &self.served.code;
-        let named = |name: &str, member: u32, family: u32, sizes: &dyn Fn(u32) -> Option<u32>| match sizes(family) {
-            Some(_) => format!("{name}[{member}]"),
-            None => name.to_owned(),
-        };
         let left = self.kernel.left();
-        let pools = code.pool_members().enumerate().map(|(pool, (name, family, member))| {
-            let state = self.kernel.pool_state(pool as u32);
-            let declared = &self.served.program.pools[family as usize];
+        let pools = (0..self.kernel.pools()).map(|pool| {
+            let state = self.kernel.pool_state(pool);
+            let (name, cap) = self.served.pool(pool);
             PoolLook {
-                name: named(name, member, family, &|_| declared.size),
-                cap: declared.cap.0,
+                name,
+                cap,
                 used: state.used,
                 cached: state.cached,
                 waiting: state.queue,
                 holders: state.holders,
-                left: left[pool],
-                counts: self.kernel.pool_counts(pool as u32),
+                left: left[pool as usize],
+                counts: self.kernel.pool_counts(pool),
             }
         });
         let instances = self.served.instances().into_iter().map(|instance| {
@@ -676,7 +663,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.finish(live);
         }
         if let Some(decisions) = &mut self.decisions {
-            // Who started the service has the file, and looks whether it is whole.
+            // That it could not be written is told to nobody yet.
             let _ = decisions.flush();
         }
     }

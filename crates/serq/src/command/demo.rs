@@ -58,13 +58,15 @@ impl Demo {
         if self.alone {
             return same_text::alone(&self.engine);
         }
-        let same_text = same_text::show(&self.engine, self.sabotage)?;
+        let alone = same_text::other_process(&self.engine)?;
+        let packed = self.engine.open()?.pack().map_err(Failure::Failed)?;
+        let same_text = same_text::show(&packed, &alone, self.sabotage)?;
         let equal = same_text.equal;
         if !self.json {
             output::print(&same_text.text())?;
         }
         let interference = match self.sabotage {
-            None => interference::show(&self.engine)?,
+            None => interference::show(&packed)?,
             Some(_) => Vec::new(),
         };
         if self.json {

@@ -9,8 +9,8 @@ use serq_engine::request::{Event, Finish};
 use serq_engine::service::Service;
 
 use super::{Asked, ask, programs};
-use crate::command::up::EngineFlags;
 use crate::failure::Failure;
+use crate::serving::Packed;
 
 /// Answers under way, and their tokens.
 const ANSWERS: usize = 4;
@@ -39,8 +39,7 @@ pub(super) struct Interference {
 const SETUPS: [(&str, &str); 3] =
     [("colocated", "colocated_smollm2.sq"), ("chunked", "chunked_smollm2.sq"), ("disaggregated", "pd_smollm2.sq")];
 
-pub(super) fn show(flags: &EngineFlags) -> Result<Vec<Interference>, Failure> {
-    let packed = flags.open()?.pack().map_err(Failure::Failed)?;
+pub(super) fn show(packed: &Packed) -> Result<Vec<Interference>, Failure> {
     let context = packed.model.config().context;
     let vocabulary = packed.model.config().vocabulary as u32;
     // Ids that mark nothing, none of them twice in a row.

@@ -57,7 +57,7 @@ struct Answer {
 
 /// What the other process says.
 #[derive(Serialize, Deserialize)]
-struct Alone {
+pub(super) struct Alone {
     tokens: Vec<Vec<u32>>,
     seconds: f64,
 }
@@ -122,10 +122,8 @@ impl Instances for Sabotaged {
     }
 }
 
-pub(super) fn show(flags: &EngineFlags, sabotage: Option<Sabotage>) -> Result<SameText, Failure> {
-    let alone = other_process(flags)?;
-    let packed = flags.open()?.pack().map_err(Failure::Failed)?;
-    let prompts = prompts(&packed)?;
+pub(super) fn show(packed: &Packed, alone: &Alone, sabotage: Option<Sabotage>) -> Result<SameText, Failure> {
+    let prompts = prompts(packed)?;
     let served: Served = programs::served("pd_smollm2.sq", &BLOCKS);
     let instances = LocalInstances::new(&served, &packed.model, packed.cores, u64::MAX).map_err(Failure::Failed)?;
     let instances: Box<dyn Instances> = match sabotage {
@@ -173,7 +171,7 @@ pub(super) fn show(flags: &EngineFlags, sabotage: Option<Sabotage>) -> Result<Sa
     })
 }
 
-fn other_process(flags: &EngineFlags) -> Result<Alone, Failure> {
+pub(super) fn other_process(flags: &EngineFlags) -> Result<Alone, Failure> {
     let program = env::current_exe().map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let output = Command::new(program)
         .args(["demo", "--alone"])
