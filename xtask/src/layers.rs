@@ -23,7 +23,7 @@ struct Allowed {
 }
 
 const BELOW_THE_BINARY: &[&str] =
-    &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-oracle", "serq-engine", "serq-gateway"];
+    &["serq-ir", "serq-lang", "serq-kernel", "serq-sim", "serq-oracle", "serq-transfer", "serq-engine", "serq-gateway"];
 
 const DRAWING: &[Allowed] = &[
     Allowed { name: "serq-ir", inside: &[], outside: Some(&["schemars", "serde", "serde_json"]) },
@@ -39,7 +39,12 @@ const DRAWING: &[Allowed] = &[
         inside: &["serq-ir", "serq-sim"],
         outside: Some(&["flate2", "serde", "serde_json"]),
     },
-    Allowed { name: "serq-engine", inside: &["serq-ir", "serq-kernel"], outside: None },
+    Allowed {
+        name: "serq-transfer",
+        inside: &[],
+        outside: Some(&["half", "libc", "libloading", "serde", "serde_json", "sha2"]),
+    },
+    Allowed { name: "serq-engine", inside: &["serq-ir", "serq-kernel", "serq-transfer"], outside: None },
     Allowed { name: "serq-gateway", inside: &["serq-ir", "serq-kernel"], outside: None },
     Allowed { name: "serq", inside: BELOW_THE_BINARY, outside: None },
     Allowed { name: "serq-python", inside: BELOW_THE_BINARY, outside: None },

@@ -1,0 +1,2 @@
+//! KV that moves between instances: how it lies in memory, who owns it meanwhile, and how its
+//! bytes get there.
