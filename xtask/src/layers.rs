@@ -42,7 +42,7 @@ const DRAWING: &[Allowed] = &[
     Allowed {
         name: "serq-transfer",
         inside: &[],
-        outside: Some(&["half", "libc", "libloading", "serde", "serde_json", "sha2"]),
+        outside: Some(&["getrandom", "half", "hmac", "libc", "libloading", "memmap2", "serde", "serde_json", "sha2", "socket2"]),
     },
     Allowed { name: "serq-engine", inside: &["serq-ir", "serq-kernel", "serq-transfer"], outside: None },
     Allowed { name: "serq-gateway", inside: &["serq-ir", "serq-kernel"], outside: None },

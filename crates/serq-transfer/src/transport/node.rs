@@ -1,0 +1,430 @@
+//! One process's side: whom it is linked with, its windows, and what it tells.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::greeting::{self, Greeted, Purpose, Token, Who};
+use super::link::{Link, lock, reason};
+use super::{Event, LinkId, Piece, PostId, Way, WindowId, wire};
+use crate::memory::{Mapping, Place, Region};
+
+/// All of a greeting, from the first byte to the last.
+const GREETING: Duration = Duration::from_secs(5);
+/// Connections that are being greeted.
+const GREETINGS_MOST: usize = 64;
+/// Peers it is linked with.
+const LINKS_MOST: usize = 256;
+/// Messages that wait for [`Node::next`]; a peer with more to say waits.
+const MESSAGES_MOST: usize = 4096;
+/// Hosts and reasons that were told.
+const TURNED_AWAY_MOST: usize = 256;
+
+/// How a node begins.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where peers reach it; at port 0 one that is free.
+    pub listen: SocketAddr,
+    /// What its peers know too.
+    pub token: Token,
+    /// Which process of its address it is: another number than those before it.
+    pub incarnation: u64,
+    /// The ways it offers, the best first.
+    pub ways: Vec<Way>,
+}
+
+/// One process's side. Dropped, all its links are over.
+pub struct Node {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    accepting: Option<JoinHandle<()>>,
+}
+
+pub(super) struct Shared {
+    pub(super) memory: Arc<Region>,
+    me: Who,
+    token: Token,
+    ways: Vec<Way>,
+    links: Mutex<BTreeMap<u64, Arc<Link>>>,
+    links_begun: AtomicU64,
+    windows: RwLock<HashMap<u64, Vec<(u64, u64)>>>,
+    told: Mutex<Told>,
+    /// Something was told, or taken.
+    changed: Condvar,
+    /// One connection of a pair, whose other one is to come.
+    halves: Mutex<HashMap<u64, Half>>,
+    greetings: AtomicUsize,
+    turned_away: Mutex<BTreeSet<(IpAddr, String)>>,
+    down: AtomicBool,
+}
+
+#[derive(Default)]
+struct Told {
+    events: VecDeque<Event>,
+    messages: usize,
+}
+
+struct Half {
+    stream: TcpStream,
+    who: Who,
+    purpose: Purpose,
+    until: Instant,
+}
+
+/// What both sides of a link say first.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Offer {
+    ways: Vec<WayName>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WayName {
+    Tcp,
+    Shm,
+}
+
+impl Node {
+    /// Listens, and joins who comes.
+    ///
+    /// # Errors
+    ///
+    /// The system's: the address is taken, or is none of this host.
+    pub fn start(options: Options, memory: Arc<Region>) -> io::Result<Self> {
+        let Options { listen, token, incarnation, ways } = options;
+        let listener = TcpListener::bind(listen)?;
+        let me = Who { listens: listener.local_addr()?, incarnation };
+        let shared = Arc::new(Shared {
+            memory,
+            me,
+            token,
+            ways,
+            links: Mutex::default(),
+            links_begun: AtomicU64::new(0),
+            windows: RwLock::default(),
+            told: Mutex::default(),
+            changed: Condvar::new(),
+            halves: Mutex::default(),
+            greetings: AtomicUsize::new(0),
+            turned_away: Mutex::default(),
+            down: AtomicBool::new(false),
+        });
+        let (waiting, here) = (listener.try_clone()?, Arc::clone(&shared));
+        let accepting = thread::Builder::new().name("kv-accept".into()).spawn(move || accept_all(&here, &waiting))?;
+        Ok(Self { shared, listener, accepting: Some(accepting) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.me.listens
+    }
+
+    /// The memory its peers read and write.
+    pub fn memory(&self) -> &Arc<Region> {
+        &self.shared.memory
+    }
+
+    /// Begins to join a peer. Tells [`Event::Linked`] or [`Event::NotLinked`].
+    pub fn dial(&self, peer: SocketAddr) {
+        let shared = Arc::clone(&self.shared);
+        let dialled = thread::Builder::new().name("kv-dial".into()).spawn(move || {
+            if let Err(error) = dial(&shared, peer) {
+                shared.tell(Event::NotLinked { peer, why: reason(&error) });
+            }
+        });
+        if let Err(error) = dialled {
+            self.shared.tell(Event::NotLinked { peer, why: reason(&error) });
+        }
+    }
+
+    /// Sends a message, of at most 1 MiB. To a link that is over it goes nowhere.
+    ///
+    /// # Panics
+    ///
+    /// When the message is longer.
+    pub fn send(&self, link: LinkId, message: Vec<u8>) {
+        assert!(message.len() <= wire::MESSAGE_BYTES_MOST, "a message is short");
+        if let Some(link) = self.shared.link(link) {
+            link.say(message);
+        }
+    }
+
+    /// Reads bytes of a peer's memory to their places here. Ends with [`Event::Ended`].
+    pub fn read(&self, link: LinkId, post: PostId, pieces: Vec<Piece>) {
+        self.post(link, post, None, pieces);
+    }
+
+    /// Writes bytes from their places here to a peer's memory, within a window it has open. Ends with
+    /// [`Event::Ended`].
+    pub fn write(&self, link: LinkId, post: PostId, window: WindowId, pieces: Vec<Piece>) {
+        self.post(link, post, Some(window), pieces);
+    }
+
+    fn post(&self, link: LinkId, post: PostId, window: Option<WindowId>, pieces: Vec<Piece>) {
+        let posted = self.shared.link(link).is_some_and(|link| link.post(post, window, pieces));
+        if !posted {
+            self.shared.tell(Event::Ended { post, landed: false });
+        }
+    }
+
+    /// Lets peers write to these ranges of (place, bytes), until it is closed.
+    pub fn open_window(&self, window: WindowId, ranges: Vec<(u64, u64)>) {
+        self.shared.windows.write().unwrap_or_else(PoisonError::into_inner).insert(window.0, ranges);
+    }
+
+    /// Nothing is written to a window any more, from when this returns.
+    pub fn close_window(&self, window: WindowId) {
+        self.shared.windows.write().unwrap_or_else(PoisonError::into_inner).remove(&window.0);
+    }
+
+    /// Ends a link. When this returns nothing of it changes this process's memory any more.
+    pub fn cut(&self, link: LinkId) {
+        if let Some(link) = self.shared.link(link) {
+            link.end(&self.shared, "this side cut it");
+        }
+    }
+
+    /// The next event, if there is one by then.
+    pub fn next(&self, by: Instant) -> Option<Event> {
+        let mut told = lock(&self.shared.told);
+        loop {
+            if let Some(event) = told.events.pop_front() {
+                if matches!(event, Event::Message { .. }) {
+                    told.messages -= 1;
+                    self.shared.changed.notify_all();
+                }
+                return Some(event);
+            }
+            let left = by.checked_duration_since(Instant::now())?;
+            told = self.shared.changed.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.down.store(true, Ordering::SeqCst);
+        // It wakes who accepts.
+        let _ = SockRef::from(&self.listener).shutdown(std::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        let links: Vec<Arc<Link>> = lock(&self.shared.links).values().cloned().collect();
+        links.iter().for_each(|link| link.end(&self.shared, "this side went down"));
+    }
+}
+
+impl Shared {
+    fn link(&self, id: LinkId) -> Option<Arc<Link>> {
+        lock(&self.links).get(&id.0).cloned()
+    }
+
+    pub(super) fn forget(&self, id: LinkId) {
+        lock(&self.links).remove(&id.0);
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        lock(&self.told).events.push_back(event);
+        self.changed.notify_all();
+    }
+
+    /// The same for a message, which waits while too many do and its link stands.
+    pub(super) fn tell_message(&self, event: Event, stands: impl Fn() -> bool) {
+        let mut told = lock(&self.told);
+        while told.messages >= MESSAGES_MOST && stands() {
+            let wait = Duration::from_millis(100);
+            told = self.changed.wait_timeout(told, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        told.messages += 1;
+        told.events.push_back(event);
+        self.changed.notify_all();
+    }
+
+    /// Does it if these bytes are within a window that is open, and stays so meanwhile.
+    pub(super) fn in_window(&self, window: WindowId, to: u64, bytes: u64, land: impl FnOnce() -> bool) -> bool {
+        let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
+        let ranges = windows.get(&window.0);
+        let inside = |&(first, count): &(u64, u64)| {
+            to >= first && to.checked_add(bytes).is_some_and(|end| end <= first.saturating_add(count))
+        };
+        ranges.is_some_and(|ranges| ranges.iter().any(inside)) && land()
+    }
+
+    fn turn_away(&self, from: SocketAddr, error: &io::Error) {
+        let why = reason(error);
+        let mut told = lock(&self.turned_away);
+        if told.len() < TURNED_AWAY_MOST && told.insert((from.ip(), why.clone())) {
+            drop(told);
+            self.tell(Event::TurnedAway { from, why });
+        }
+    }
+}
+
+fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let accepted = listener.accept();
+        if shared.down.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok((stream, from)) = accepted else {
+            // Too many files are open, say. It may pass.
+            thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        if shared.greetings.fetch_add(1, Ordering::SeqCst) >= GREETINGS_MOST {
+            shared.greetings.fetch_sub(1, Ordering::SeqCst);
+            shared.turn_away(from, &io::Error::other("too many others are being greeted"));
+            continue;
+        }
+        let here = Arc::clone(shared);
+        let greeted = thread::Builder::new().name("kv-greet".into()).spawn(move || {
+            let deadline = Instant::now() + GREETING;
+            let joined = greeting::accept(&stream, &here.token, here.me, deadline)
+                .and_then(|greeted| pair(&here, stream, greeted, deadline));
+            if let Err(error) = joined {
+                here.turn_away(from, &error);
+            }
+            here.greetings.fetch_sub(1, Ordering::SeqCst);
+        });
+        if greeted.is_err() {
+            shared.greetings.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A connection that is greeted waits for its other one; whoever comes second joins the two.
+fn pair(shared: &Arc<Shared>, stream: TcpStream, greeted: Greeted, deadline: Instant) -> io::Result<()> {
+    let Greeted { who, purpose, pair } = greeted;
+    let other = {
+        let mut halves = lock(&shared.halves);
+        halves.retain(|_, half| half.until > Instant::now());
+        match halves.remove(&pair) {
+            Some(other) => other,
+            None => {
+                if halves.len() >= GREETINGS_MOST {
+                    return Err(io::Error::other("too many others are being greeted"));
+                }
+                halves.insert(pair, Half { stream, who, purpose, until: deadline });
+                return Ok(());
+            }
+        }
+    };
+    if other.who != who || other.purpose == purpose {
+        return Err(wire::broken("its two connections do not belong together"));
+    }
+    let (messages, bytes) = match purpose {
+        Purpose::Messages => (stream, other.stream),
+        Purpose::Bytes => (other.stream, stream),
+    };
+    // The dialler says what it offers, this side which way it will be, and the dialler whether that is so.
+    let mut timed = Timed::new(&messages)?;
+    let theirs: Offer = said(&timed.hear()?)?;
+    let mapping = map(shared, &theirs);
+    let way = if mapping.is_some() { WayName::Shm } else { WayName::Tcp };
+    timed.say(&Offer { ways: vec![way], place: shared.memory.place().clone() })?;
+    let agreed: WayName = said(&timed.hear()?)?;
+    link(shared, who, mapping.filter(|_| agreed == WayName::Shm), messages, bytes)
+}
+
+fn dial(shared: &Arc<Shared>, peer: SocketAddr) -> io::Result<()> {
+    let deadline = Instant::now() + GREETING;
+    let mut pair = [0; 8];
+    getrandom::fill(&mut pair).map_err(io::Error::other)?;
+    let pair = u64::from_le_bytes(pair);
+    let greet = |purpose| {
+        let stream = TcpStream::connect_timeout(&peer, GREETING)?;
+        let who = greeting::dial(&stream, &shared.token, shared.me, purpose, pair, deadline)?;
+        Ok::<_, io::Error>((stream, who))
+    };
+    let (messages, who) = greet(Purpose::Messages)?;
+    let (bytes, other) = greet(Purpose::Bytes)?;
+    if other != who {
+        return Err(wire::broken("another process is there now"));
+    }
+    let mut timed = Timed::new(&messages)?;
+    let ways = shared.ways.iter().map(|way| match way {
+        Way::Tcp => WayName::Tcp,
+        Way::Shm => WayName::Shm,
+    });
+    timed.say(&Offer { ways: ways.collect(), place: shared.memory.place().clone() })?;
+    let theirs: Offer = said(&timed.hear()?)?;
+    let mapping = map(shared, &theirs);
+    let way = if mapping.is_some() { WayName::Shm } else { WayName::Tcp };
+    timed.say(&way)?;
+    link(shared, who, mapping, messages, bytes)
+}
+
+/// The other's memory, where both sides want it mapped and it can be.
+fn map(shared: &Shared, theirs: &Offer) -> Option<Mapping> {
+    let wanted = shared.ways.contains(&Way::Shm) && theirs.ways.contains(&WayName::Shm);
+    wanted.then(|| Mapping::new(&theirs.place).ok())?
+}
+
+fn link(
+    shared: &Arc<Shared>,
+    who: Who,
+    mapping: Option<Mapping>,
+    messages: TcpStream,
+    bytes: TcpStream,
+) -> io::Result<()> {
+    for stream in [&messages, &bytes] {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        // A host that is gone is noticed on a link that is silent, too.
+        let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+        SockRef::from(stream).set_tcp_keepalive(&alive)?;
+    }
+    let id = LinkId(shared.links_begun.fetch_add(1, Ordering::SeqCst));
+    let way = if mapping.is_some() { Way::Shm } else { Way::Tcp };
+    let mut links = lock(&shared.links);
+    if links.len() >= LINKS_MOST || shared.down.load(Ordering::SeqCst) {
+        return Err(io::Error::other("it has as many links as it may"));
+    }
+    // Told before anything the link tells.
+    shared.tell(Event::Linked { link: id, peer: who.listens, incarnation: who.incarnation, way });
+    match Link::start(shared, id, mapping, messages, bytes) {
+        Ok(link) => {
+            links.insert(id.0, link);
+            Ok(())
+        }
+        Err(error) => {
+            shared.tell(Event::Lost { link: id, why: reason(&error) });
+            Err(error)
+        }
+    }
+}
+
+/// What is said before a link begins: within the time of a greeting.
+struct Timed<'s> {
+    stream: &'s TcpStream,
+}
+
+impl<'s> Timed<'s> {
+    fn new(stream: &'s TcpStream) -> io::Result<Self> {
+        stream.set_read_timeout(Some(GREETING))?;
+        stream.set_write_timeout(Some(GREETING))?;
+        Ok(Self { stream })
+    }
+
+    fn say(&mut self, what: &impl Serialize) -> io::Result<()> {
+        wire::write_message(&mut self.stream, &serde_json::to_vec(what)?)
+    }
+
+    fn hear(&mut self) -> io::Result<Vec<u8>> {
+        wire::read_message(&mut self.stream)
+    }
+}
+
+fn said<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|_| wire::broken("it says what this version does not know"))
+}
