@@ -7,8 +7,8 @@
 Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
 processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
 engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
-empty texts on; and 16 requests at once through the server. A figure is the best of all rounds; the
-peer's, of one and two threads too. Beside them what the machine can do, from
+empty texts on; and 16 requests at once through the server, beside as many texts of their length
+without one. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them what the machine can do, from
 crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on the built-in model, without a
 peer.
 """
@@ -78,7 +78,7 @@ def ours(program, model, compute):
 
 
 def served(serq, compute):
-    """Tokens a second of 16 requests at once, through the server: whole prompts and answers."""
+    """Tokens a second of 16 requests at once, through the server, whole prompts and answers: the best of three waves."""
     command = [serq, "up", machine.ROOT / "examples/local/colocated_smollm2.sq", "--model", "smollm2-135m"]
     command += ["--compute", compute, "--threads", "2", "--port", "0"]
     server = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
@@ -92,10 +92,13 @@ def served(serq, compute):
             return json.load(connection.getresponse())["usage"]["completion_tokens"]
 
         with concurrent.futures.ThreadPoolExecutor(16) as clients:
-            list(clients.map(ask, range(16)))
-            began = time.monotonic()
-            tokens = sum(clients.map(ask, range(16, 32)))
-            return tokens / (time.monotonic() - began)
+
+            def wave(nth):
+                began = time.monotonic()
+                tokens = sum(clients.map(ask, range(16 * nth, 16 * nth + 16)))
+                return tokens / (time.monotonic() - began)
+
+            return max(wave(nth) for nth in range(3))
     finally:
         server.terminate()
         server.wait()
@@ -137,7 +140,7 @@ def main():
     print("\n".join(line for line in limits.splitlines() if line.startswith("limits")))
     missed = False
     for compute in files:
-        for figure in ("prefill_512", "decode_1", "decode_8", "decode_16"):
+        for figure in ("prefill_512", "decode_1", "decode_8", "decode_16", "decode_16_long"):
             mine = best[compute, figure, "ours"]
             peers = {who: value for (c, f, who), value in best.items() if (c, f) == (compute, figure) and who != "ours"}
             line = f"{compute} {figure:12} {mine:8.0f} tokens/s"
@@ -148,9 +151,9 @@ def main():
                 missed |= must is not None and ratio < must
                 line += f"   {who} {peers[who]:.0f}   {ratio:.2f} times" + (f" (must {must})" if must else "")
             print(line)
-        ratio = best[compute, "served_16", "ours"] / best[compute, "decode_16", "ours"]
+        ratio = best[compute, "served_16", "ours"] / best[compute, "decode_16_long", "ours"]
         missed |= ratio < SERVED_MUST
-        print(f"{compute} served_16    {best[compute, 'served_16', 'ours']:8.0f} tokens/s   {ratio:.2f} of decode_16 (must {SERVED_MUST})")
+        print(f"{compute} served_16    {best[compute, 'served_16', 'ours']:8.0f} tokens/s   {ratio:.2f} of decode_16_long (must {SERVED_MUST})")
     if not arguments.no_history:
         machine.remember(bench="engine", tokens_per_s={f"{c} {f} {w}": value for (c, f, w), value in best.items()})
     if missed:

@@ -44,6 +44,7 @@ fn main() {
     const PROMPT: usize = 512;
     const STEPS: usize = 64;
     const TEXTS: usize = 16;
+    const SERVED: usize = 264;
     let blocks = (PROMPT + STEPS).div_ceil(16);
     let store = KvStore::new(layout, blocks * TEXTS);
     let tables: Vec<Vec<u32>> =
@@ -67,10 +68,12 @@ fn main() {
         let part = Part { tokens: &prompt, start: 0, blocks: &tables[0], next: true };
         runner.step(&model, &workers, &store, &[part]);
     });
-    for texts in [1, 8, 16] {
-        // As llama-bench does: from an empty text on.
-        measure(&format!("decode_{texts}"), texts * STEPS, &mut runner, &mut |runner| {
-            for at in 0..STEPS {
+    // As llama-bench does: from an empty text on. The last are as long as what benches/engine.py has served.
+    for (name, texts, steps) in
+        [("decode_1", 1, STEPS), ("decode_8", 8, STEPS), ("decode_16", 16, STEPS), ("decode_16_long", 16, SERVED)]
+    {
+        measure(name, texts * steps, &mut runner, &mut |runner| {
+            for at in 0..steps {
                 let next = [token(at)];
                 let parts: Vec<Part<'_>> = tables[..texts]
                     .iter()

@@ -1,8 +1,8 @@
 //! The log of what a kernel was told and what it answered, and the kernel driven by it again.
 //!
-//! One JSON value a line: the program first, then each fact, followed by what was decided. A
-//! kernel that is told the same facts decides the same, to the block; [`replay`] tells where it
-//! does not.
+//! One JSON value a line: the program first, then each fact, followed by what was decided, and at
+//! the end how many lines there are. A kernel that is told the same facts decides the same, to the
+//! block; [`replay`] tells where it does not.
 
 use std::io::{BufRead, Write};
 
@@ -193,28 +193,35 @@ enum Line {
     },
     Fact(Fact),
     Decision(Decision),
+    /// The service ended, and so does its log.
+    End {
+        /// Before this one.
+        lines: u64,
+    },
 }
 
 /// Where facts and decisions are written to.
 pub struct Decisions {
     to: Box<dyn Write + Send>,
-    /// The first that could not be written.
-    error: Option<std::io::Error>,
+    lines: u64,
+    /// A line could not be written; those after it would not follow from what is there.
+    broken: bool,
 }
 
 impl Decisions {
-    /// Begins a log of instances that compute, or whose time is `modelled`.
+    /// Begins a log of instances that compute, or whose time is `modelled`. What `to` fails to take is
+    /// not told on: its owner knows.
     pub fn new(served: &Served, modelled: bool, to: Box<dyn Write + Send>) -> Self {
-        let mut decisions = Self { to, error: None };
+        let mut decisions = Self { to, lines: 0, broken: false };
         decisions.line(&Line::Program { modelled, program: Box::new(served.program.clone()) });
         decisions
     }
 
     fn line(&mut self, line: &Line) {
-        let Self { to, error } = self;
-        if error.is_none() {
-            let written = serde_json::to_writer(&mut *to, line).map_err(Into::into).and_then(|()| to.write_all(b"\n"));
-            *error = written.err();
+        if !self.broken {
+            let written = serde_json::to_writer(&mut self.to, line).map_err(std::io::Error::from);
+            self.broken = written.and_then(|()| self.to.write_all(b"\n")).is_err();
+            self.lines += 1;
         }
     }
 
@@ -226,12 +233,11 @@ impl Decisions {
         self.line(&Line::Decision(decision));
     }
 
-    /// Everything told so far is written.
-    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
-        match self.error.take() {
-            Some(error) => Err(error),
-            None => self.to.flush(),
-        }
+    /// Nothing more will be told.
+    pub(crate) fn close(mut self) {
+        self.line(&Line::End { lines: self.lines });
+        // Who gave the writer knows what became of it.
+        let _ = self.to.flush();
     }
 }
 
@@ -289,6 +295,8 @@ pub struct Replayed {
     pub preemptions: u64,
     /// Blocks evicted, by the pools' counters.
     pub evicted: u64,
+    /// The log says that it ends there. One that does not was cut, or its writer was stopped.
+    pub ended: bool,
 }
 
 /// Tells a fresh kernel the facts of a log, and compares what it decides.
@@ -324,7 +332,12 @@ fn decide_again<const MODELLED: bool>(
     for line in lines {
         let (number, line) = line?;
         let show = |decision: &Decision| serde_json::to_string(decision).expect("a decision is plain data");
+        if replayed.ended {
+            return Err(format!("line {number}: the log goes on after its end"));
+        }
         match line {
+            Line::End { lines } if lines + 1 == number as u64 => replayed.ended = true,
+            Line::End { lines } => return Err(format!("line {number}: {lines} lines were written before this one")),
             Line::Program { .. } => return Err(format!("line {number}: a second program")),
             Line::Fact(fact) => {
                 if let Some(more) = decided.front() {

@@ -9,7 +9,7 @@
 //! What a model of time needs and a real instance has by itself (`cost`, rates, latencies) is not
 //! looked at. `asynchronous` is not either: a step is planned when the one before it is over.
 
-use serq_ir::{Evict, Program, StageKind, StmtKind, each_stmt};
+use serq_ir::{BuiltIn, Evict, Expr, Program, StageKind, Stmt, StmtKind, each_stmt};
 use serq_kernel::Code;
 
 /// The most blocks of one pool.
@@ -60,6 +60,14 @@ impl Served {
         for stage in &mut program.stages {
             if let StageKind::Step(step) = &mut stage.kind {
                 step.asynchronous = None;
+                if let Expr::Number(budget) = step.budget
+                    && (budget.0 < 1.0 || budget.0.fract() != 0.0 && budget.0.is_finite())
+                {
+                    let (name, budget) = (&stage.name, budget.0);
+                    return Err(format!(
+                        "{name} has a budget of {budget} tokens a step; a whole number from 1 is meant"
+                    ));
+                }
                 let memory = step.memory.ok_or_else(|| {
                     format!("{} has no memory: an instance needs the pool of its KV blocks, `memory kv;`", stage.name)
                 })?;
@@ -116,6 +124,7 @@ impl Served {
         if grows {
             return Err("`grow` by itself is not served: a run takes its blocks with `growing`".into());
         }
+        told_by_requests(&program)?;
         let code = Code::new(&program);
         let memories: Vec<Option<Memory>> = code
             .pool_members()
@@ -170,18 +179,39 @@ impl Served {
     /// What a request brings, as text: `prompt = prompt_tokens`.
     pub fn brings(&self) -> Vec<String> {
         let name = |attribute: u32| self.program.attributes[attribute as usize].name.clone();
-        let value = |value: &serq_ir::Expr| match value {
-            serq_ir::Expr::Attribute(from) if *from == serq_ir::BuiltIn::New as u32 => "prompt_tokens".to_owned(),
-            serq_ir::Expr::Attribute(from) if *from == serq_ir::BuiltIn::Out as u32 => "max_tokens".to_owned(),
-            serq_ir::Expr::Number(number) => number.0.to_string(),
+        let value = |value: &Expr| match value {
+            Expr::Attribute(from) if *from == BuiltIn::New as u32 => "prompt_tokens".to_owned(),
+            Expr::Attribute(from) if *from == BuiltIn::Out as u32 => "max_tokens".to_owned(),
+            Expr::Number(number) => number.0.to_string(),
             _ => "…".to_owned(),
         };
-        let set = |stmt: &serq_ir::Stmt| match &stmt.kind {
+        let set = |stmt: &Stmt| match &stmt.kind {
             StmtKind::Set { attribute, value: of } => Some(format!("{} = {}", name(*attribute), value(of))),
             _ => None,
         };
         self.program.workload.turn.iter().filter_map(set).collect()
     }
+}
+
+/// A program whose lengths are its own would serve every request as if it had those.
+fn told_by_requests(program: &Program) -> Result<(), String> {
+    for (word, what, from) in [("prompt_tokens", "prompt", BuiltIn::New), ("max_tokens", "answer", BuiltIn::Out)] {
+        let mut read = false;
+        let mut look = |stmt: &Stmt| {
+            stmt.each_expr(&mut |expr| {
+                expr.each(&mut |part| read |= matches!(part, Expr::Attribute(of) if *of == from as u32));
+            });
+        };
+        each_stmt(&program.workload.turn, &mut look);
+        each_stmt(&program.session, &mut look);
+        if !read {
+            return Err(format!(
+                "nothing in it depends on how long a request's {what} is; say what is: `workload {{ request {{ set x = \
+                 {word}; … }} }}`"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn member_name(name: &str, member: u32, size: Option<u32>) -> String {

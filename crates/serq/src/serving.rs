@@ -71,10 +71,13 @@ impl Serving {
         let tokenizer = Tokenizer::of(&checkpoint).map_err(|error| error.to_string())?;
         let chat = ChatTemplate::of(&checkpoint).map_err(|error| error.to_string())?;
         let config = &checkpoint.config;
+        // What no instance's memory can hold is no context to promise.
+        let tokens = served.instances().into_iter().map(|instance| instance.memory.blocks * instance.memory.block);
+        let largest = tokens.max().unwrap_or(0);
         let model = serq_gateway::backend::Model {
             id: name,
             created: 0,
-            context_tokens: config.context as u32,
+            context_tokens: config.context.min(largest) as u32,
             vocabulary_tokens: config.vocabulary as u32,
         };
         let ends = config.eos.iter().copied().collect();

@@ -182,8 +182,20 @@ fn clients_that_go_away_leave_nothing_and_the_log_is_decided_again() {
     let said = String::from_utf8_lossy(&replayed.stdout).into_owned();
     assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
     assert!(said.contains("requests"), "{said}");
-    // Another decision in the log is noticed.
+    assert!(replayed.stderr.is_empty(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    // A log that was cut at a line's end says so, one that lacks lines is refused.
     let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let (end, rest) = lines.split_last().unwrap();
+    std::fs::write(&log, rest.concat()).unwrap();
+    let cut = serq(&["replay", log.to_str().unwrap()]);
+    assert!(cut.status.success());
+    assert!(String::from_utf8_lossy(&cut.stderr).contains("the log has no end"));
+    std::fs::write(&log, [lines[0], end].concat()).unwrap();
+    let lacking = serq(&["replay", log.to_str().unwrap()]);
+    assert!(!lacking.status.success());
+    assert!(String::from_utf8_lossy(&lacking.stderr).contains("lines were written before this one"));
+    // Another decision in the log is noticed.
     let wrong = text.replacen("\"tokens\":1.0,", "\"tokens\":2.0,", 1);
     assert_ne!(text, wrong);
     std::fs::write(&log, wrong).unwrap();
@@ -208,8 +220,30 @@ fn the_demo_shows_equal_texts_and_notices_a_broken_copy() {
 }
 
 #[test]
+fn a_request_that_fits_nowhere_is_refused_and_others_are_served() {
+    // Four blocks of 32 to decode in, eight of 16 to prefill in.
+    let server = Server::start(&[PAIR, "--set", "blocksD=4", "--set", "blocksP=8", "--set", "thr=1"]);
+    let ask = |prompt: usize, answer: usize| {
+        let prompt: Vec<usize> = (0..prompt).collect();
+        let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": answer, "ignore_eos": true});
+        let (status, text) = server.request("POST", "/v1/completions", Some(&body));
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        (status, answer["error"]["type"].clone(), answer["error"]["message"].clone())
+    };
+    let (_, models) = server.request("GET", "/v1/models", None);
+    let models: Value = serde_json::from_str(&models).unwrap();
+    assert_eq!(models["data"][0]["max_model_len"], 128);
+    // Together more than any memory has; then a prompt alone that is.
+    for (prompt, answer) in [(100, 40), (200, 1)] {
+        let (status, kind, message) = ask(prompt, answer);
+        assert_eq!((status, kind), (400, json!("invalid_request_error")), "{message}");
+    }
+    assert_eq!(ask(100, 20).0, 200);
+}
+
+#[test]
 fn what_cannot_be_served_is_said_in_a_sentence() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["up", PAIR, "--model", "nobody"], "no model, file or folder is called `nobody`"),
         (&["up", PAIR, "--set", "blocksP=100000000"], "at most"),
         (&["up", PAIR, "--set", "blocksD=4000000"], "GiB are to be had: a smaller `cap` is meant"),
@@ -217,7 +251,14 @@ fn what_cannot_be_served_is_said_in_a_sentence() {
         (&["up", "examples/queueing/mm1.sq"], "no session requests a route"),
         (&["up", PAIR, "--kernels", "sse2"], "no kernels are named `sse2`"),
         (&["up", PAIR, "--host", "203.0.113.1"], "cannot listen"),
+        (&["up", PAIR, "--set", "B=0"], "has a budget of 0 tokens a step; a whole number from 1 is meant"),
+        (&["up", PAIR, "--set", "B=100.5"], "has a budget of 100.5 tokens a step"),
+        (
+            &["up", "examples/pd-disaggregation/guide_8p2d.sq"],
+            "nothing in it depends on how long a request's prompt is",
+        ),
         (&["replay", "README.md"], "line 1"),
+        (&["replay", "docs"], "cannot read docs: it is a directory"),
     ];
     for (arguments, expected) in cases {
         let said = serq(arguments);

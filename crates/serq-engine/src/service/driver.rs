@@ -51,6 +51,8 @@ struct Driver<'c, const MODELLED: bool> {
     led: Vec<u64>,
     /// Where each ticket's events go, and how many of its choices are not over.
     tickets: HashMap<Ticket, (Sink, usize)>,
+    /// What their clients are told once the next steps run: nobody waits for listeners.
+    events: Vec<(Ticket, Event)>,
     /// By stage: what the running step computes.
     steps: BTreeMap<u32, Vec<Computing>>,
     /// Work that takes no time here.
@@ -93,6 +95,7 @@ pub(super) fn drive<const MODELLED: bool>(
         followers: Vec::new(),
         led: Vec::new(),
         tickets: HashMap::new(),
+        events: Vec::new(),
         steps: BTreeMap::new(),
         done: VecDeque::new(),
         clock: Clock::default(),
@@ -137,6 +140,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             next = self.heard.pop_front().or_else(|| facts.try_recv().ok());
         }
         self.settle();
+        self.deliver();
         for answer in std::mem::take(&mut self.looking) {
             // Who is not there any more need not know.
             let _ = answer.send(self.look());
@@ -522,9 +526,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             live.finish = Some(Finish::Length);
         }
         let (finished, choice, ticket) = (live.finish.is_some(), live.choice, live.ticket);
-        if let Some((sink, _)) = self.tickets.get_mut(&ticket) {
-            sink(Event::Token { choice, token: token.id, text, logprobs: token.logprobs });
-        }
+        self.events.push((ticket, Event::Token { choice, token: token.id, text, logprobs: token.logprobs }));
         self.name_tokens(session);
         if finished {
             self.tell(Fact::Stopped { session, answer: nth as f64 });
@@ -586,16 +588,20 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         } else {
             text.clear();
         }
-        let over = match self.tickets.get_mut(&live.ticket) {
-            Some((sink, left)) => {
-                sink(Event::Finished { choice: live.choice, finish, text, figures: live.figures });
-                *left -= 1;
-                *left == 0
+        let event = Event::Finished { choice: live.choice, finish, text, figures: live.figures };
+        self.events.push((live.ticket, event));
+    }
+
+    fn deliver(&mut self) {
+        for (ticket, event) in self.events.drain(..) {
+            // Who went away is told nothing.
+            let Some((sink, left)) = self.tickets.get_mut(&ticket) else { continue };
+            *left -= usize::from(matches!(event, Event::Finished { .. }));
+            let over = *left == 0;
+            sink(event);
+            if over {
+                self.tickets.remove(&ticket);
             }
-            None => false,
-        };
-        if over {
-            self.tickets.remove(&live.ticket);
         }
     }
 
@@ -662,9 +668,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             live.finish.get_or_insert(Finish::Failed("the server is going down".into()));
             self.finish(live);
         }
-        if let Some(decisions) = &mut self.decisions {
-            // That it could not be written is told to nobody yet.
-            let _ = decisions.flush();
+        self.deliver();
+        if let Some(decisions) = self.decisions.take() {
+            decisions.close();
         }
     }
 }

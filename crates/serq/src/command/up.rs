@@ -1,8 +1,9 @@
 //! `serq up`: what a program names, for real.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -49,7 +50,7 @@ pub(crate) struct Up {
 
     /// Write what the kernel is told and decides to a file, for `serq replay`
     #[arg(long, value_name = "FILE")]
-    decisions: Option<std::path::PathBuf>,
+    decisions: Option<PathBuf>,
 }
 
 /// The model, and how it is computed.
@@ -131,7 +132,8 @@ impl Up {
         let decisions = match &self.decisions {
             Some(path) => {
                 let file = File::create(path).map_err(|error| output::cannot("write", path, &error))?;
-                Some(Decisions::new(&served, self.modelled, Box::new(BufWriter::new(file))))
+                let log = Log { file, path: path.clone(), failed: false };
+                Some(Decisions::new(&served, self.modelled, Box::new(BufWriter::with_capacity(1 << 16, log))))
             }
             None => None,
         };
@@ -182,6 +184,30 @@ impl Up {
             output::tell(&format!("{cut} connections were cut off"));
         }
         Ok(())
+    }
+}
+
+/// A log's file, which says once that it cannot be written.
+struct Log {
+    file: File,
+    path: PathBuf,
+    failed: bool,
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted && !std::mem::replace(&mut self.failed, true) {
+                let (path, reason) = (self.path.display(), output::reason(error));
+                output::tell(&format!(
+                    "cannot write {path}: {reason}; the log of decisions breaks off, requests go on"
+                ));
+            }
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
