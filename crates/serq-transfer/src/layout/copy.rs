@@ -24,15 +24,26 @@
 
 use super::descriptor::Element;
 use super::geometry::SCALE_BYTES;
-use super::number::{self, Bf16, Extent, F16, F32, Number};
-use super::plan::{Part, Segment};
+use super::number::{self, Bf16, Decoder, Extent, F16, F32, Number};
+use super::plan::{Part, Rows, Segment};
 
 impl Part {
-    /// Moves everything.
-    pub(super) fn copy(&self, source: &[u8], reader: &mut [u8]) {
-        assert!(self.source.end() <= source.len(), "the source's memory is as its descriptor says");
-        assert!(self.reader.end() <= reader.len(), "the reader's memory is as its descriptor says");
-        self.copy_rows(source, reader);
+    /// Moves rows that need no scale to be known.
+    pub(super) fn copy_rows(&self, rows: &Rows, source: &[u8], reader: &mut [u8]) {
+        let bytes = (rows.length * self.source.element.bytes(), rows.length * self.reader.element.bytes());
+        let convert = self.convert();
+        rows.each(|from, to| {
+            let from = &source[self.source.byte(from)..][..bytes.0];
+            let to = &mut reader[self.reader.byte(to)..][..bytes.1];
+            match convert {
+                Some(convert) => convert(from, to),
+                None => to.copy_from_slice(from),
+            }
+        });
+    }
+
+    /// Moves scales, and what comes under or from under other ones.
+    pub(super) fn copy_scaled(&self, source: &[u8], reader: &mut [u8]) {
         self.each_scale(|from, to, bytes| reader[to..][..bytes].copy_from_slice(&source[from..][..bytes]));
         match (self.source.element, self.reader.element) {
             (Element::Fp8E4m3, Element::Fp8E4m3) => self.copy_to_scaled::<Codes>(source, reader),
@@ -46,29 +57,14 @@ impl Part {
         }
     }
 
-    fn copy_rows(&self, source: &[u8], reader: &mut [u8]) {
-        let sizes = (self.source.element.bytes(), self.reader.element.bytes());
-        let convert = self.convert();
-        for rows in self.rows() {
-            let bytes = (rows.length * sizes.0, rows.length * sizes.1);
-            rows.each(|from, to| {
-                let from = &source[self.source.byte(from)..][..bytes.0];
-                let to = &mut reader[self.reader.byte(to)..][..bytes.1];
-                match convert {
-                    Some(convert) => convert(from, to),
-                    None => to.copy_from_slice(from),
-                }
-            });
-        }
-    }
-
     fn copy_from_scaled<R: Number>(&self, source: &[u8], reader: &mut [u8]) {
         for segment in &self.segments {
             for (layer, half, head) in self.scales() {
                 let scale = read_scale(source, self.source_scale(segment, layer, half, head));
+                let decoder = Decoder::<R>::new(scale, segment.tokens * self.source.dim);
                 for (from, to) in self.head_rows(segment, layer, half, head) {
-                    let codes = &source[from..][..self.source.dim];
-                    number::decode::<R>(codes, scale, &mut reader[to..][..size_of::<R::Bytes>() * self.reader.dim]);
+                    let bytes = self.reader.dim * self.reader.element.bytes();
+                    decoder.decode(&source[from..][..self.source.dim], &mut reader[to..][..bytes]);
                 }
             }
         }
@@ -170,7 +166,8 @@ impl<S: Number> Scalable for S {
     fn scale(part: &Part, segments: &[Segment], layer: usize, half: usize, head: usize, source: &[u8]) -> f32 {
         let bytes = part.source.dim * part.source.element.bytes();
         let rows = segments.iter().flat_map(|segment| part.head_rows(segment, layer, half, head));
-        rows.fold(Extent::default(), |extent, (from, _)| extent.with::<S>(&source[from..][..bytes])).scale()
+        let extents = rows.map(|(from, _)| S::extent(&source[from..][..bytes]));
+        extents.fold(Extent::default(), Extent::and).scale()
     }
 
     fn of_block(_: &Part, _: &Segment, _: usize, _: usize, _: usize, _: &[u8]) -> f32 {

@@ -34,6 +34,7 @@ pub(super) trait Number {
     fn split_mut(bytes: &mut [u8]) -> &mut [Self::Bytes];
     fn read(bytes: Self::Bytes) -> f32;
     fn write(number: f32) -> Self::Bytes;
+    fn extent(bytes: &[u8]) -> Extent;
 }
 
 pub(super) struct F32;
@@ -60,6 +61,15 @@ impl Number for F32 {
     fn write(number: f32) -> [u8; 4] {
         number.to_le_bytes()
     }
+
+    fn extent(bytes: &[u8]) -> Extent {
+        let magnitudes = Self::split(bytes).iter().map(|bytes| (u32::from_le_bytes(*bytes) & MAGNITUDE) as i32);
+        let (largest, infinite) = magnitudes.fold((0, false), |(largest, infinite), magnitude| {
+            let finite = if magnitude < INFINITY as i32 { magnitude } else { 0 };
+            (finite.max(largest), infinite | (magnitude == INFINITY as i32))
+        });
+        Extent { largest: f32::from_bits(largest as u32), infinite }
+    }
 }
 
 impl Number for Bf16 {
@@ -81,6 +91,11 @@ impl Number for Bf16 {
     #[inline(always)]
     fn write(number: f32) -> [u8; 2] {
         bf16_from_f32(number).to_le_bytes()
+    }
+
+    fn extent(bytes: &[u8]) -> Extent {
+        let (largest, infinite) = short_extent(Self::split(bytes), 0x7f80);
+        Extent { largest: f32_from_bf16(largest), infinite }
     }
 }
 
@@ -104,6 +119,22 @@ impl Number for F16 {
     fn write(number: f32) -> [u8; 2] {
         f16_from_f32(number).to_le_bytes()
     }
+
+    fn extent(bytes: &[u8]) -> Extent {
+        let (largest, infinite) = short_extent(Self::split(bytes), 0x7c00);
+        Extent { largest: f32_from_f16(largest), infinite }
+    }
+}
+
+/// The largest finite magnitude of a format of 16 bits, whose codes go upwards with the numbers, and whether an
+/// infinity is among them.
+fn short_extent(codes: &[[u8; 2]], infinity: i16) -> (u16, bool) {
+    let magnitudes = codes.iter().map(|bytes| (u16::from_le_bytes(*bytes) & 0x7fff) as i16);
+    let (largest, infinite) = magnitudes.fold((0, 0), |(largest, infinite): (i16, i16), magnitude| {
+        let finite = if magnitude < infinity { magnitude } else { 0 };
+        (finite.max(largest), infinite | i16::from(magnitude == infinity))
+    });
+    (largest as u16, infinite != 0)
 }
 
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -238,9 +269,31 @@ fn row<S: Number, R: Number>(source: &[u8], reader: &mut [u8]) {
 }
 
 /// Codes under a scale as numbers.
-pub(super) fn decode<R: Number>(codes: &[u8], scale: f32, reader: &mut [u8]) {
-    for (code, to) in codes.iter().zip(R::split_mut(reader)) {
-        *to = R::write(f32_from_e4m3(*code) * scale);
+pub(super) struct Decoder<R: Number> {
+    scale: f32,
+    /// Every code's number, when so many are to come that it pays.
+    numbers: Option<[R::Bytes; 256]>,
+}
+
+impl<R: Number> Decoder<R> {
+    /// Of this scale, for so many codes.
+    pub(super) fn new(scale: f32, codes: usize) -> Self {
+        let all = || {
+            let mut numbers = [R::write(0.0); 256];
+            for (code, number) in (0..=u8::MAX).zip(&mut numbers) {
+                *number = R::write(f32_from_e4m3(code) * scale);
+            }
+            numbers
+        };
+        Self { scale, numbers: (codes >= 512).then(all) }
+    }
+
+    pub(super) fn decode(&self, codes: &[u8], reader: &mut [u8]) {
+        let places = codes.iter().zip(R::split_mut(reader));
+        match &self.numbers {
+            Some(numbers) => places.for_each(|(code, to)| *to = numbers[usize::from(*code)]),
+            None => places.for_each(|(code, to)| *to = R::write(f32_from_e4m3(*code) * self.scale)),
+        }
     }
 }
 
@@ -266,31 +319,27 @@ pub(super) fn recode_in_place(codes: &mut [u8], factor: f32) {
 }
 
 /// What a scale depends on, of numbers that come under it.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Extent {
-    /// The bits of the largest finite magnitude.
-    largest: u32,
-    /// Not 0: an infinity is among them.
-    infinite: u32,
+    /// The largest finite magnitude.
+    largest: f32,
+    /// An infinity is among them.
+    infinite: bool,
 }
 
 impl Extent {
-    /// With a row more.
-    pub(super) fn with<S: Number>(self, source: &[u8]) -> Self {
-        S::split(source).iter().fold(self, |Self { largest, infinite }, from| {
-            let magnitude = S::read(*from).to_bits() & MAGNITUDE;
-            let finite = if magnitude < INFINITY { magnitude } else { 0 };
-            Self { largest: greatest(largest, finite), infinite: infinite | u32::from(magnitude == INFINITY) }
-        })
+    /// Of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { largest: self.largest.max(other.largest), infinite: self.infinite || other.infinite }
     }
 
     /// The least power of two under which the largest finite magnitude is not above 448. 0 when
     /// all numbers are zeros or NaN; 1 when there are infinities besides.
     pub(super) fn scale(self) -> f32 {
-        match (self.largest, self.infinite) {
-            (0, 0) => 0.0,
-            (0, _) => 1.0,
-            (largest, _) => scale_for(f32::from_bits(largest)),
+        match (self.largest > 0.0, self.infinite) {
+            (true, _) => scale_for(self.largest),
+            (false, true) => 1.0,
+            (false, false) => 0.0,
         }
     }
 }

@@ -95,11 +95,31 @@ pub(super) struct Dimension {
 
 /// Rows of one length on both sides: every combination of steps along the dimensions, which go from the
 /// widest at the reader to the narrowest. All in elements.
+#[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) source: usize,
     pub(super) reader: usize,
     pub(super) length: usize,
     pub(super) dimensions: [Dimension; 4],
+}
+
+/// A part's rows in the order in which they lie at the reader, so that it is written front to back.
+///
+/// A chunk of them is a run's, in all layers, or in one of them when others or other runs lie between.
+pub(super) struct Walk<'a> {
+    part: &'a Part,
+    runs: Vec<Run>,
+    /// What a chunk is one of, outermost first, and how many there are.
+    splits: [(Split, usize); 3],
+    /// Rows of a run of so many tokens, counted from its first element: most runs have as many.
+    shape: Option<(usize, Rows)>,
+}
+
+#[derive(Clone, Copy)]
+enum Split {
+    Run,
+    Layer,
+    Half,
 }
 
 impl Conversion {
@@ -253,7 +273,12 @@ impl Plan {
     /// When a memory is shorter than its rank's descriptor says.
     pub fn copy(&self, source_rank: usize, reader_rank: usize, source: &[u8], reader: &mut [u8]) {
         for part in self.of(source_rank, reader_rank) {
-            part.copy(source, reader);
+            let mut walk = part.walk(false);
+            for nth in 0..walk.chunks() {
+                let rows = walk.chunk(nth).expect("one of its chunks");
+                part.copy_rows(&rows, source, reader);
+            }
+            part.copy_scaled(source, reader);
         }
     }
 
@@ -263,8 +288,17 @@ impl Plan {
     ///
     /// As [`Plan::copy`], and when a rank has no memory.
     pub fn copy_all<S: AsRef<[u8]>, R: AsMut<[u8]>>(&self, source: &[S], reader: &mut [R]) {
+        // Parts take turns: those of one rank read or write parts of the same lines.
+        let mut walks: Vec<Walk<'_>> = self.parts.iter().map(|part| part.walk(self.parts.len() > 1)).collect();
+        for nth in 0..walks.iter().map(Walk::chunks).max().unwrap_or(0) {
+            for (walk, part) in walks.iter_mut().zip(&self.parts) {
+                if let Some(rows) = walk.chunk(nth) {
+                    part.copy_rows(&rows, source[part.source_rank].as_ref(), reader[part.reader_rank].as_mut());
+                }
+            }
+        }
         for part in &self.parts {
-            part.copy(source[part.source_rank].as_ref(), reader[part.reader_rank].as_mut());
+            part.copy_scaled(source[part.source_rank].as_ref(), reader[part.reader_rank].as_mut());
         }
     }
 
@@ -288,11 +322,21 @@ impl Part {
                 || whole(self.source.block_tokens) && whole(self.reader.block_tokens))
     }
 
-    /// The segments that need no scale to be known, as rows.
-    pub(super) fn rows(&self) -> impl Iterator<Item = Rows> {
+    /// The rows of the segments that need no scale to be known; when `fine`, in chunks of one layer.
+    pub(super) fn walk(&self, fine: bool) -> Walk<'_> {
         let plain = !self.source.element.scaled() && !self.reader.element.scaled();
-        let segments = self.segments.iter().filter(move |segment| plain || self.unchanged(segment));
-        self.runs(segments).into_iter().map(|run| self.rows_of(&run))
+        let runs = self.runs(self.segments.iter().filter(|segment| plain || self.unchanged(segment)));
+        let strides = &self.reader.strides;
+        let by_layer = fine || strides.layer > strides.block;
+        // With packed keys and values a token's are one row or close to it.
+        let by_half = by_layer && strides.half > strides.token.max(strides.head);
+        let mut splits = [
+            (strides.block, Split::Run, runs.len()),
+            (strides.layer, Split::Layer, if by_layer { self.source.layers } else { 1 }),
+            (strides.half, Split::Half, if by_half { self.source.halves } else { 1 }),
+        ];
+        splits.sort_by_key(|&(stride, ..)| std::cmp::Reverse(stride));
+        Walk { part: self, runs, splits: splits.map(|(_, split, count)| (split, count)), shape: None }
     }
 
     fn runs<'a>(&self, segments: impl Iterator<Item = &'a Segment>) -> Vec<Run> {
@@ -318,13 +362,14 @@ impl Part {
         runs
     }
 
-    fn rows_of(&self, run: &Run) -> Rows {
+    /// The rows of so many tokens in so many layers and halves, from the first element on.
+    fn shape(&self, tokens: usize, layers: usize, halves: usize) -> Rows {
         let (from, to) = (&self.source.strides, &self.reader.strides);
         let dimension = |count, source, reader| Dimension { count, source, reader };
         let mut dimensions = [
-            dimension(self.source.layers, from.layer, to.layer),
-            dimension(self.source.halves, from.half, to.half),
-            dimension(run.tokens, from.token, to.token),
+            dimension(layers, from.layer, to.layer),
+            dimension(halves, from.half, to.half),
+            dimension(tokens, from.token, to.token),
             dimension(self.heads, from.head, to.head),
         ];
         let mut length = self.source.dim;
@@ -336,21 +381,17 @@ impl Part {
             length *= dimensions[at].count;
             dimensions[at].count = 1;
         }
-        for dimension in &mut dimensions {
-            if dimension.count == 1 {
-                (dimension.source, dimension.reader) = (0, 0);
-            }
-        }
         dimensions.sort_by_key(|dimension| std::cmp::Reverse((dimension.count > 1, dimension.reader)));
         // Those of one step outside: the loops over them are entered once.
         let wide = dimensions.iter().filter(|dimension| dimension.count > 1).count();
         dimensions.rotate_left(wide);
-        Rows { source: run.source, reader: run.reader, length, dimensions }
+        Rows { source: 0, reader: 0, length, dimensions }
     }
 
     fn unchanged_pieces(&self, pieces: &mut Vec<Piece>) {
         let size = self.source.element.bytes();
-        for rows in self.rows() {
+        let mut walk = self.walk(false);
+        for rows in (0..walk.chunks()).filter_map(|nth| walk.chunk(nth)) {
             let bytes = rows.length * size;
             rows.each(|source, reader| {
                 let (source, reader) = (self.source.byte(source), self.reader.byte(reader));
@@ -383,6 +424,45 @@ impl Part {
     /// the same.
     pub(super) fn convert(&self) -> Option<number::Convert> {
         number::conversion(self.source.element, self.reader.element)
+    }
+}
+
+impl Walk<'_> {
+    /// How many chunks there are.
+    pub(super) fn chunks(&self) -> usize {
+        self.splits.iter().map(|(_, count)| count).product()
+    }
+
+    /// One of them.
+    pub(super) fn chunk(&mut self, nth: usize) -> Option<Rows> {
+        if nth >= self.chunks() {
+            return None;
+        }
+        let (from, to) = (&self.part.source.strides, &self.part.reader.strides);
+        let (mut layers, mut halves) = (self.part.source.layers, self.part.source.halves);
+        let (mut run, mut source, mut reader, mut rest) = (0, 0, 0, nth);
+        for &(split, count) in self.splits.iter().rev() {
+            let at = rest % count;
+            rest /= count;
+            match split {
+                Split::Run => run = at,
+                Split::Layer => {
+                    (source, reader) = (source + at * from.layer, reader + at * to.layer);
+                    layers /= count;
+                }
+                Split::Half => {
+                    (source, reader) = (source + at * from.half, reader + at * to.half);
+                    halves /= count;
+                }
+            }
+        }
+        let run = &self.runs[run];
+        let shape = match self.shape {
+            Some((tokens, shape)) if tokens == run.tokens => shape,
+            _ => self.part.shape(run.tokens, layers, halves),
+        };
+        self.shape = Some((run.tokens, shape));
+        Some(Rows { source: run.source + source, reader: run.reader + reader, ..shape })
     }
 }
 
