@@ -280,8 +280,8 @@ impl<R: Number> Decoder<R> {
     pub(super) fn new(scale: f32, codes: usize) -> Self {
         let all = || {
             let mut numbers = [R::write(0.0); 256];
-            for (code, number) in (0..=u8::MAX).zip(&mut numbers) {
-                *number = R::write(f32_from_e4m3(code) * scale);
+            for (code, number) in numbers.iter_mut().enumerate() {
+                *number = R::write(f32_from_e4m3(code as u8) * scale);
             }
             numbers
         };
