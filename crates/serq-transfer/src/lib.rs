@@ -1,2 +1,5 @@
 //! KV that moves between instances: how it lies in memory, who owns it meanwhile, and how its
 //! bytes get there.
+
+pub mod protocol;
+pub mod simulated;
