@@ -61,6 +61,11 @@ impl<K: Copy + Ord> Deadlines<K> {
         Some(key)
     }
 
+    /// Whether something is due that was not taken out.
+    pub(crate) fn is_overdue(&self, now: Time) -> bool {
+        self.of.values().any(|time| *time <= now)
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = K> + '_ {
         self.of.keys().copied()
     }

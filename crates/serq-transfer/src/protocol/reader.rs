@@ -879,8 +879,9 @@ impl Reader {
         }
     }
 
-    /// Asserts what always holds.
-    pub fn check(&self) {
+    /// Asserts what holds after every fact that was told at `now`.
+    pub fn check(&self, now: Time) {
+        assert!(!self.deadlines.is_overdue(now), "whatever is due has been done");
         self.spent.check();
         assert!(self.records.len() <= self.config.transfers_max, "transfers are bounded");
         assert!(self.links.len() <= self.config.peers_max, "peers are bounded");

@@ -76,7 +76,7 @@ impl Setting {
             prefill: 0,
             decode: 1,
             mode: self.mode,
-            concurrent: self.concurrent.then_some(0),
+            concurrent: self.concurrent.then_some((0, 0)),
             policy: Policy { retries: self.retries, otherwise: self.otherwise },
             // Four tokens are loaded into two blocks: two parts, and the fifth is computed.
             prompt: 5,

@@ -12,8 +12,9 @@ pub(crate) struct Request {
     pub(crate) prefill: usize,
     pub(crate) decode: usize,
     pub(crate) mode: Mode,
-    /// The decode leg is dispatched this long after the prefill leg; without, after the prefill's answer.
-    pub(crate) concurrent: Option<u64>,
+    /// Both legs are dispatched at once, and reach their instances this much later: the prefill leg, the decode leg.
+    /// Without, the decode leg is dispatched after the prefill's answer.
+    pub(crate) concurrent: Option<(u64, u64)>,
     pub(crate) policy: Policy,
     pub(crate) prompt: u32,
     pub(crate) output: u32,
@@ -155,7 +156,9 @@ impl Plan {
                 prefill,
                 decode,
                 mode: same_mode.unwrap_or(drawn),
-                concurrent: dice.chance(500).then(|| dice.one_of(&[0, 0, 2_000])),
+                concurrent: dice
+                    .chance(500)
+                    .then(|| dice.one_of(&[(0, 0), (0, 0), (0, 2_000), (2_000, 0), (40_000, 0)])),
                 policy: Policy {
                     retries: dice.one_of(&[0, 0, 1, 3]),
                     otherwise: dice.one_of(&[Otherwise::Recompute, Otherwise::Error]),

@@ -428,9 +428,10 @@ impl World {
         let plan = &plan.requests[request];
         self.note(|_| format!("request {request} arrives: {plan:?}"));
         self.clients[request].prefill_asked = true;
-        self.call(plan.prefill, request, Call::Prefill, 0);
-        if let Some(extra) = plan.concurrent {
-            self.dispatch_decode(request, None, extra);
+        let (prefill_us, decode_us) = plan.concurrent.unwrap_or((0, 0));
+        self.call(plan.prefill, request, Call::Prefill, prefill_us);
+        if plan.concurrent.is_some() {
+            self.dispatch_decode(request, None, decode_us);
         }
     }
 
@@ -604,7 +605,7 @@ impl World {
         let mut actions = Vec::new();
         let before = machine.counters();
         machine.handle(now, fact, &mut actions);
-        machine.check();
+        machine.check(now);
         let after = machine.counters();
         self.fences += after.fences - before.fences;
         self.leases_expired += after.leases_expired - before.leases_expired;
@@ -871,7 +872,7 @@ impl World {
         let mut actions = Vec::new();
         let before = machine.counters();
         machine.handle(now, fact, &mut actions);
-        machine.check();
+        machine.check(now);
         self.fences += machine.counters().fences - before.fences;
         for action in actions {
             self.act_for_reader(host, action);
