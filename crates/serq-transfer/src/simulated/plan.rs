@@ -158,7 +158,7 @@ impl Plan {
                 mode: same_mode.unwrap_or(drawn),
                 concurrent: dice
                     .chance(500)
-                    .then(|| dice.one_of(&[(0, 0), (0, 0), (0, 2_000), (2_000, 0), (40_000, 0)])),
+                    .then(|| dice.one_of(&[(0, 0), (0, 2_000), (10_000, 0), (40_000, 0)])),
                 policy: Policy {
                     retries: dice.one_of(&[0, 0, 1, 3]),
                     otherwise: dice.one_of(&[Otherwise::Recompute, Otherwise::Error]),
@@ -201,8 +201,17 @@ impl Plan {
                 },
             };
             // Most things go on while requests are young.
-            let most = dice.one_of(&[span + 5_000, calm_from]);
-            faults.push((dice.between(0, most), fault));
+            let time = match fault {
+                Fault::Abort { request, .. } | Fault::Preempt { request } if dice.chance(700) => {
+                    let young = dice.one_of(&[1_000, 10_000, 40_000]);
+                    requests[request].arrives + dice.between(0, young)
+                }
+                _ => {
+                    let most = dice.one_of(&[span + 5_000, calm_from]);
+                    dice.between(0, most)
+                }
+            };
+            faults.push((time, fault));
         }
         let intense = |dice: &mut Dice, rates: &[u64]| if trouble > 0 { dice.one_of(rates) } else { 0 };
         Plan {
@@ -214,7 +223,7 @@ impl Plan {
             jitter_us: dice.one_of(&[0, 100, 3_000]),
             dropped: intense(dice, &[0, 0, 30, 200]),
             repeated: intense(dice, &[0, 0, 30, 200]),
-            late: intense(dice, &[0, 0, 30, 100]),
+            late: intense(dice, &[0, 30, 100, 300]),
             cell_us: dice.one_of(&[1, 50, 400, 3_000]),
             parts_failed: intense(dice, &[0, 0, 0, 50, 200]),
             parts_stuck: intense(dice, &[0, 0, 0, 30, 100]),
