@@ -123,8 +123,11 @@ fn enumerate(faults: u32) -> Result<String, String> {
     let answers = parallel::map(&settings, |setting| exhaustive::enumerate(*setting, faults));
     let mut text = String::new();
     for (setting, answer) in settings.iter().zip(answers) {
-        let exhaustive::Enumerated { schedules, pruned, events } = answer?;
-        let _ = writeln!(text, "{schedules:>9} schedules, {pruned:>9} equal to one of them, {events:>10} events  {setting:?}");
+        let exhaustive::Enumerated { schedules, pruned, events, .. } = answer?;
+        let _ = writeln!(
+            text,
+            "{schedules:>9} schedules, {pruned:>9} equal to one of them, {events:>10} events  {setting:?}"
+        );
     }
     Ok(format!("{text}{:.1} s", started.elapsed().as_secs_f64()))
 }
@@ -194,7 +197,11 @@ fn seen_after(
     fs::write(copy.join("planted.rs"), main).map_err(|e| e.to_string())?;
     let program = folder.join("planted");
     let compiled = Command::new("rustc")
-        .args(["--edition", "2024", "-O", "-C", "debug-assertions=on", "-A", "warnings", "-o"])
+        .args(["--edition", "2024", "-C", "opt-level=1", "-C", "debug-assertions=on", "-A", "warnings"])
+        // From one bug to the next a line changes.
+        .arg("-C")
+        .arg(format!("incremental={}", folder.join("incremental").display()))
+        .arg("-o")
         .arg(&program)
         .arg(copy.join("planted.rs"))
         .output()
@@ -211,7 +218,10 @@ fn seen_after(
     match answer.trim().split_once(' ') {
         Some(("seen", rest)) => {
             let (at, violation) = rest.split_once(' ').ok_or("an answer without a violation")?;
-            Ok(Some((at.parse().map_err(|_| "an answer without a seed")?, violation.lines().next().unwrap_or("").into())))
+            Ok(Some((
+                at.parse().map_err(|_| "an answer without a seed")?,
+                violation.lines().next().unwrap_or("").into(),
+            )))
         }
         Some(("sound", _)) => Ok(None),
         _ => Err(format!("{}: {answer}{}", program.display(), String::from_utf8_lossy(&ran.stderr))),

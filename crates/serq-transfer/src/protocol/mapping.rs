@@ -163,12 +163,8 @@ mod tests {
             for prompt in 1..40_u32 {
                 for hit in 0..=prompt {
                     let numbers = |count: u32, from: u32| (from..from + count).collect::<Vec<u32>>();
-                    let mut source = BlockTable::in_order(
-                        source_size,
-                        0,
-                        prompt,
-                        &numbers(prompt.div_ceil(source_size), 100),
-                    );
+                    let mut source =
+                        BlockTable::in_order(source_size, 0, prompt, &numbers(prompt.div_ceil(source_size), 100));
                     let count = prompt.div_ceil(target_size) - hit / target_size;
                     let mut target = BlockTable::in_order(target_size, hit, prompt, &numbers(count, 500));
                     source.blocks.reverse();

@@ -25,182 +25,22 @@
 //! - A load is spent once: whatever became of it, the same transfer is refused from then on.
 //! - Every wait has a deadline; a connection is fenced before another one is opened.
 
+mod connections;
+mod contract;
+mod hearing;
+
 use std::collections::BTreeMap;
 
 use super::config::{Config, Counters};
 use super::deadlines::Deadlines;
-use super::failure::{Failure, Otherwise, Policy};
+use super::failure::Failure;
 use super::identity::{Address, Epoch, Incarnation, Peer, Session, Time, TransferId};
-use super::mapping::{self, BlockTable, Run};
-use super::message::{End, Envelope, Message, Offer, VERSION};
+use super::mapping::{self, BlockTable};
+use super::message::{End, Message, Offer};
 use super::parts::{PARTS_MAX, Parts};
 use super::tombstones::Tombstones;
 
-/// Who moves the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// The reader reads them; the source's processor is not asked.
-    Pull,
-    /// The source writes them into blocks the reader has registered.
-    Push,
-}
-
-/// What came of reading a canary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Canary {
-    /// The bytes the source said.
-    Right,
-    /// Other bytes.
-    Wrong,
-    /// The read failed.
-    Unread,
-}
-
-/// A hand-over as the reader's scheduler learns of it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Load {
-    /// Minted by whoever dispatched it.
-    pub id: TransferId,
-    /// Where the prefill runs, or ran.
-    pub source: Address,
-    /// Who moves the bytes.
-    pub mode: Mode,
-    /// Both legs were dispatched at once: a source that does not know the transfer may yet learn of it.
-    pub concurrent: bool,
-    /// What the prefill's answer carried, where one was waited for.
-    pub offer: Option<Offer>,
-    /// What to do if it fails.
-    pub policy: Policy,
-}
-
-/// What a reader is told.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Fact {
-    /// A source was discovered: connect before the first request needs it.
-    Discovered {
-        /// Where.
-        source: Address,
-    },
-    /// A request that will load waits for blocks. Its lease is kept alive from here on.
-    Queued(Load),
-    /// Its blocks are reserved: where the KV of which tokens is to go. They are the transfer's now.
-    Reserved {
-        /// Which.
-        id: TransferId,
-        /// The blocks, with at least one token to load.
-        table: BlockTable,
-    },
-    /// The request was aborted or preempted. Nothing more is told of the load but its blocks' return.
-    Cancelled {
-        /// Which.
-        id: TransferId,
-    },
-    /// A message came.
-    Message(Envelope),
-    /// A part of a read is over.
-    PartEnded {
-        /// Which transfer.
-        id: TransferId,
-        /// [`Action::Read`]'s.
-        attempt: u64,
-        /// Which part.
-        part: u8,
-        /// Whether its bytes are here; else it could not be posted, or failed.
-        landed: bool,
-    },
-    /// The canary of [`Action::ReadCanary`] was read, or could not be.
-    CanaryRead {
-        /// Of which source.
-        source: Address,
-        /// On which connection.
-        session: Session,
-        /// What was read.
-        canary: Canary,
-    },
-    /// What [`Action::Fence`] asked for is so.
-    Fenced {
-        /// The source.
-        peer: Peer,
-        /// The connection.
-        session: Session,
-    },
-    /// Time has passed.
-    Woken,
-}
-
-/// What a reader wants done.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Send this.
-    Send(Envelope),
-    /// Read the canary block the way KV is read, and tell [`Fact::CanaryRead`].
-    ReadCanary {
-        /// From whom.
-        peer: Peer,
-        /// On which connection.
-        session: Session,
-        /// What the source says of it.
-        canary: Vec<u8>,
-    },
-    /// Read a part, and tell [`Fact::PartEnded`].
-    Read {
-        /// From whom.
-        peer: Peer,
-        /// On which connection.
-        session: Session,
-        /// Which transfer.
-        id: TransferId,
-        /// Which try.
-        attempt: u64,
-        /// Which part.
-        part: u8,
-        /// What goes where.
-        runs: Vec<Run>,
-    },
-    /// See to it that nothing of this connection moves any more, no late write and no read of ours, and tell
-    /// [`Fact::Fenced`]. It must become so without the peer's help.
-    Fence {
-        /// The source.
-        peer: Peer,
-        /// The connection.
-        session: Session,
-    },
-    /// The KV is there and right. The blocks are the request's.
-    Loaded {
-        /// Which.
-        id: TransferId,
-        /// Up to which token.
-        end_token: u32,
-        /// The blocks' numbers.
-        blocks: Vec<u32>,
-    },
-    /// The load failed for good. Its blocks come back with [`Action::Free`], now or when nothing can land in them.
-    Failed {
-        /// Which.
-        id: TransferId,
-        /// Why.
-        failure: Failure,
-        /// What the policy says is to be done.
-        otherwise: Otherwise,
-    },
-    /// These blocks are the pool's again.
-    Free {
-        /// Whose they were.
-        id: TransferId,
-        /// Their numbers.
-        blocks: Vec<u32>,
-    },
-    /// A load that is spent, known already, or one too many. To be computed here. A load of this number that is alive
-    /// goes on.
-    Refused {
-        /// Which.
-        id: TransferId,
-        /// Why.
-        failure: Failure,
-    },
-    /// Tell [`Fact::Woken`] at this time, or later.
-    WakeAt(Time),
-}
+pub use contract::{Action, Canary, Fact, Load, Mode};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Due {
@@ -354,8 +194,6 @@ impl Reader {
     pub fn counters(&self) -> Counters {
         self.counters
     }
-
-    // ── Loads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn queue(&mut self, now: Time, load: Load, out: &mut Vec<Action>) {
         let (id, source) = (load.id, load.source);
@@ -574,8 +412,6 @@ impl Reader {
         out.push(Action::Loaded { id, end_token: table.end_token, blocks: table.numbers().collect() });
     }
 
-    // ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) {
         while let Some(due) = self.deadlines.take_due(now) {
             match due {
@@ -622,8 +458,7 @@ impl Reader {
 
     fn beat(&mut self, now: Time, source: Address, out: &mut Vec<Action>) {
         let wants = |record: &Record| record.load.source == source && !record.phase.is_quarantine();
-        let ids: Vec<TransferId> =
-            self.records.iter().filter(|(_, record)| wants(record)).map(|(id, _)| *id).collect();
+        let ids: Vec<TransferId> = self.records.iter().filter(|(_, record)| wants(record)).map(|(id, _)| *id).collect();
         if ids.is_empty() {
             return;
         }
@@ -631,252 +466,6 @@ impl Reader {
             self.say(source, Message::Heartbeat { ids: ids.to_vec() }, out);
         }
         self.keep_alive(now, source);
-    }
-
-    // ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    fn has_room_for(&mut self, source: Address) -> bool {
-        if self.links.contains_key(&source) || self.links.len() < self.config.peers_max {
-            return true;
-        }
-        let busy = |address: &Address| self.records.values().any(|record| record.load.source == *address);
-        let is_idle = |link: &Link| matches!(link.connection, Connection::Down | Connection::Up { .. });
-        let idle = self.links.iter().find(|(address, link)| is_idle(link) && !busy(address));
-        let idle = idle.map(|(address, _)| *address);
-        idle.is_some_and(|address| self.links.remove(&address).is_some())
-    }
-
-    /// Begins to connect if nothing is under way; says how far it is.
-    fn connect(&mut self, now: Time, source: Address, out: &mut Vec<Action>) -> Connection {
-        if !self.has_room_for(source) {
-            return Connection::Down;
-        }
-        let link = self.links.entry(source).or_insert(Link { session: Session(0), connection: Connection::Down });
-        if link.connection == Connection::Down {
-            self.sessions += 1;
-            *link = Link { session: Session(self.sessions), connection: Connection::Greeting };
-            self.deadlines.set(Due::Connect(source), now.after(self.config.connect_us));
-            self.greet(now, source, out);
-        }
-        self.links[&source].connection
-    }
-
-    fn greet(&mut self, now: Time, source: Address, out: &mut Vec<Action>) {
-        let link = &self.links[&source];
-        if link.connection != Connection::Greeting {
-            return;
-        }
-        let to = Peer { address: source, incarnation: Incarnation::WHOEVER };
-        let message = Message::Hello { version: VERSION, compatibility: self.compatibility.clone() };
-        out.push(Action::Send(Envelope { from: self.me, to, session: link.session, message }));
-        self.deadlines.set(Due::Greet(source), now.after(self.config.resend_us));
-    }
-
-    fn tested(&mut self, now: Time, source: Address, session: Session, canary: Canary, out: &mut Vec<Action>) {
-        let Some(link) = self.links.get_mut(&source).filter(|link| link.session == session) else { return };
-        let Connection::Testing { peer } = link.connection else { return };
-        self.deadlines.clear(Due::Connect(source));
-        let failure = match canary {
-            Canary::Right => {
-                link.connection = Connection::Up { peer };
-                self.keep_alive(now, source);
-                for id in self.loads_from(source) {
-                    self.resume(now, id, peer, out);
-                }
-                return;
-            }
-            Canary::Wrong => Failure::CanaryWrong,
-            Canary::Unread => Failure::Unreachable,
-        };
-        link.connection = Connection::Down;
-        self.fail_waiting(now, source, failure, out);
-    }
-
-    /// A load that waited for a connection has one; with another incarnation than had it, it failed.
-    fn resume(&mut self, now: Time, id: TransferId, peer: Peer, out: &mut Vec<Action>) {
-        let Some(record) = self.records.get(&id) else { return };
-        if record.bound.is_some_and(|bound| bound != peer.incarnation) && !record.phase.is_in_flight() {
-            self.give_up(now, id, Some(Failure::SourceRestarted), out);
-        } else {
-            self.go_on(now, id, out);
-        }
-    }
-
-    fn cannot_connect(&mut self, now: Time, source: Address, out: &mut Vec<Action>) {
-        let link = self.links.get_mut(&source).expect("who connects has a link");
-        match link.connection {
-            Connection::Greeting => {
-                link.connection = Connection::Down;
-                self.deadlines.clear(Due::Greet(source));
-            }
-            Connection::Testing { peer } => {
-                // The canary's read is in flight still, into a block of its own.
-                link.connection = Connection::Fencing { peer, restarted: false };
-                self.counters.fences += 1;
-                out.push(Action::Fence { peer, session: link.session });
-            }
-            Connection::Down | Connection::Up { .. } | Connection::Fencing { .. } => return,
-        }
-        self.fail_waiting(now, source, Failure::Unreachable, out);
-    }
-
-    /// Fails what has waited for a connection.
-    fn fail_waiting(&mut self, now: Time, source: Address, failure: Failure, out: &mut Vec<Action>) {
-        for id in self.loads_from(source) {
-            if !self.records[&id].phase.is_in_flight() {
-                self.give_up(now, id, Some(failure), out);
-            }
-        }
-    }
-
-    fn loads_from(&self, source: Address) -> Vec<TransferId> {
-        self.records.iter().filter(|(_, record)| record.load.source == source).map(|(id, _)| *id).collect()
-    }
-
-    /// Ends a connection. Nothing goes on at this source until the transport says that nothing moves.
-    fn fence(&mut self, source: Address, restarted: bool, out: &mut Vec<Action>) {
-        let Some(link) = self.links.get_mut(&source) else { return };
-        let Connection::Up { peer } = link.connection else { return };
-        link.connection = Connection::Fencing { peer, restarted };
-        self.counters.fences += 1;
-        out.push(Action::Fence { peer, session: link.session });
-    }
-
-    fn fenced(&mut self, now: Time, peer: Peer, session: Session, out: &mut Vec<Action>) {
-        let source = peer.address;
-        let Some(link) = self.links.get_mut(&source).filter(|link| link.session == session) else { return };
-        let Connection::Fencing { restarted, .. } = link.connection else { return };
-        link.connection = Connection::Down;
-        for id in self.loads_from(source) {
-            let Some(record) = self.records.get_mut(&id) else { continue };
-            match record.phase {
-                Phase::Draining { .. } | Phase::Revoking { .. } => self.bury(now, id, out),
-                // Whoever has never answered may not have been the one who knows the transfer.
-                Phase::Registered { .. } if restarted && record.bound.is_none() => {
-                    record.phase = Phase::Connecting;
-                    self.go_on(now, id, out);
-                }
-                Phase::Reading { .. } | Phase::Registered { .. } => {
-                    let failure = if restarted { Failure::SourceRestarted } else { Failure::ConnectionLost };
-                    self.fail_safely(now, id, failure, out);
-                }
-                Phase::Queued | Phase::Connecting | Phase::Asking | Phase::Confirming { .. } => {
-                    self.connect(now, source, out);
-                }
-            }
-        }
-    }
-
-    // ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    /// Says something to a source one is connected with. Else it is not said: who asks asks again.
-    fn say(&self, source: Address, message: Message, out: &mut Vec<Action>) {
-        if let Some(&Link { session, connection: Connection::Up { peer } }) = self.links.get(&source) {
-            out.push(Action::Send(Envelope { from: self.me, to: peer, session, message }));
-        }
-    }
-
-    fn receive(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
-        let Envelope { from, to, session, message } = envelope;
-        let source = from.address;
-        if to.address != self.me.address {
-            self.counters.misaddressed += 1;
-            return;
-        }
-        if to.incarnation != self.me.incarnation {
-            self.counters.misaddressed += 1;
-            if !matches!(message, Message::SomebodyElse { .. }) {
-                let message = Message::SomebodyElse { meant: to.incarnation };
-                out.push(Action::Send(Envelope { from: self.me, to: from, session, message }));
-            }
-            return;
-        }
-        let Some(link) = self.links.get_mut(&source).filter(|link| link.session == session) else {
-            self.counters.stale += 1;
-            return;
-        };
-        match (link.connection, message) {
-            (Connection::Greeting, Message::Welcome { canary }) => {
-                link.connection = Connection::Testing { peer: from };
-                self.deadlines.clear(Due::Greet(source));
-                out.push(Action::ReadCanary { peer: from, session, canary });
-            }
-            (Connection::Greeting, Message::Refused { refusal }) => {
-                link.connection = Connection::Down;
-                self.deadlines.clear(Due::Greet(source));
-                self.deadlines.clear(Due::Connect(source));
-                self.fail_waiting(now, source, Failure::Refused(refusal), out);
-            }
-            (Connection::Up { peer }, Message::SomebodyElse { meant })
-                if meant == peer.incarnation && from != peer =>
-            {
-                self.fence(source, true, out);
-            }
-            (Connection::Up { peer }, Message::Reset) if from == peer => self.fence(source, false, out),
-            (Connection::Up { peer }, message) if from == peer => self.hear(now, peer, message, out),
-            _ => self.counters.stale += 1,
-        }
-    }
-
-    /// What the connected source says about a transfer.
-    fn hear(&mut self, now: Time, peer: Peer, message: Message, out: &mut Vec<Action>) {
-        let (Message::Waiting { id }
-        | Message::Offer { id, .. }
-        | Message::Good { id, .. }
-        | Message::Ended { id, .. }
-        | Message::Unknown { id }
-        | Message::PartWritten { id, .. }
-        | Message::WriteFailed { id, .. }
-        | Message::Revoked { id, .. }
-        | Message::Stale { id, .. }) = message
-        else {
-            self.counters.stale += 1;
-            return;
-        };
-        let Some(record) = self.records.get_mut(&id).filter(|record| record.load.source == peer.address) else {
-            self.counters.unknown += 1;
-            if matches!(message, Message::Offer { .. }) {
-                // It keeps blocks for a load that is over.
-                self.say(peer.address, Message::Drop { id }, out);
-            }
-            return;
-        };
-        match (message, &mut record.phase) {
-            (Message::Waiting { .. }, Phase::Asking | Phase::Registered { .. }) => {
-                record.bound = Some(peer.incarnation);
-            }
-            (Message::Offer { offer, .. }, Phase::Asking) if offer.source == peer => self.read(now, id, offer, out),
-            (Message::Good { epoch, .. }, Phase::Confirming { lease }) if *lease == epoch => {
-                self.loaded(now, id, out);
-            }
-            (Message::Unknown { .. }, _) if record.load.concurrent && record.bound.is_none() => {}
-            (Message::Unknown { .. }, _) => self.give_up(now, id, Some(Failure::Unknown), out),
-            // The answer to a heartbeat, while the answer that counts is on its way or lost: it is asked for again.
-            (Message::Ended { end: End::Consumed, .. }, Phase::Confirming { .. } | Phase::Registered { .. }) => {}
-            (Message::Ended { end, .. }, _) => self.give_up(now, id, Some(Failure::Ended(end)), out),
-            (Message::PartWritten { epoch, part, parts, .. }, Phase::Registered { epoch: current, parts: known })
-                if epoch == *current && (1..=PARTS_MAX).contains(&parts) =>
-            {
-                record.bound = Some(peer.incarnation);
-                let known = known.get_or_insert(Parts::new(parts));
-                known.land(part);
-                if known.are_all_landed() {
-                    self.loaded(now, id, out);
-                }
-            }
-            (Message::WriteFailed { epoch, .. }, Phase::Registered { epoch: current, .. }) if epoch == *current => {
-                record.bound = Some(peer.incarnation);
-                self.fail_safely(now, id, Failure::WriteFailed, out);
-            }
-            (Message::Stale { epoch, .. }, Phase::Registered { epoch: current, .. }) if epoch == *current => {
-                self.register(now, id, out);
-            }
-            (
-                Message::Revoked { epoch, .. } | Message::WriteFailed { epoch, .. },
-                Phase::Revoking { epoch: current },
-            ) if epoch == *current => self.bury(now, id, out),
-            _ => self.counters.late += 1,
-        }
     }
 
     /// Asserts what holds after every fact that was told at `now`.

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::plan::{Clock, Fault, HostPlan, Plan, Request};
-use super::world::{NextIs, Trouble, World};
+use super::world::{NextIs, Outcome, Trouble, World};
 use crate::protocol::reader::Mode;
 use crate::protocol::{Config, Otherwise, Policy};
 
@@ -19,6 +19,8 @@ pub struct Enumerated {
     pub schedules: u64,
     /// Schedules that became equal to one that was run.
     pub pruned: u64,
+    /// Requests that got the right text from KV that was handed over, in all schedules.
+    pub loaded: u64,
     /// Events that happened.
     pub events: u64,
 }
@@ -149,6 +151,7 @@ impl Search {
             self.enumerated.events += 1;
         }
         self.enumerated.schedules += 1;
+        self.enumerated.loaded += world.outcomes().filter(|outcome| *outcome == Outcome::Loaded).count() as u64;
         match world.violation {
             None => Ok(()),
             Some(what) => Err(format!("{what}\n{:?}, {:?}\n{}", self.setting, self.placed, self.replay())),
@@ -175,7 +178,13 @@ impl Search {
 /// What could happen before the next event.
 fn troubles(world: &World) -> Vec<Trouble> {
     let mut troubles = match world.next_is() {
-        Some(NextIs::Message) => vec![Trouble::Lost, Trouble::Late(3_000), Trouble::Late(25_000), Trouble::Twice(1_500), Trouble::Twice(25_000)],
+        Some(NextIs::Message) => vec![
+            Trouble::Lost,
+            Trouble::Late(3_000),
+            Trouble::Late(25_000),
+            Trouble::Twice(1_500),
+            Trouble::Twice(25_000),
+        ],
         Some(NextIs::Copy) => vec![Trouble::Lost, Trouble::Fails, Trouble::Late(3_000), Trouble::Late(25_000)],
         Some(NextIs::Completion) => vec![Trouble::Lost, Trouble::Late(3_000), Trouble::Twice(1_500)],
         None => Vec::new(),

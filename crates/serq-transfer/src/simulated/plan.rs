@@ -156,9 +156,7 @@ impl Plan {
                 prefill,
                 decode,
                 mode: same_mode.unwrap_or(drawn),
-                concurrent: dice
-                    .chance(500)
-                    .then(|| dice.one_of(&[(0, 0), (0, 2_000), (10_000, 0), (40_000, 0)])),
+                concurrent: dice.chance(500).then(|| dice.one_of(&[(0, 0), (0, 2_000), (10_000, 0), (40_000, 0)])),
                 policy: Policy {
                     retries: dice.one_of(&[0, 0, 1, 3]),
                     otherwise: dice.one_of(&[Otherwise::Recompute, Otherwise::Error]),
@@ -174,7 +172,7 @@ impl Plan {
             let blocks = |request: &Request| (request.prompt + request.output).div_ceil(host.block_tokens);
             let mine = requests.iter().filter(|request| request.prefill == at || request.decode == at);
             let largest = mine.map(blocks).max().unwrap_or(1);
-            host.blocks = largest + dice.one_of(&[0, 1, largest, 4 * largest]) as u32;
+            host.blocks = largest + dice.one_of(&[0, 1, largest, 4 * largest]);
         }
         let calm_from = span + dice.one_of(&[20_000, 200_000]);
         let mut faults = Vec::new();
