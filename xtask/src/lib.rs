@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod citations;
 pub mod differential;
+pub mod faults;
 pub mod fingerprint;
 pub mod identity;
 pub mod layers;

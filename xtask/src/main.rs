@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, citations, differential, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
+    bench, citations, differential, faults, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
 };
 
 /// The project's chores.
@@ -49,6 +49,8 @@ enum Chore {
     Oracle(oracle::Arguments),
     /// Every line of vLLM's source that docs/validation.md cites: is it still there?
     Citations(citations::Arguments),
+    /// The transfer protocol under random faults; `--planted`: bugs put into it on purpose, each must be seen.
+    Faults(faults::Arguments),
     /// Compares the crates' dependencies with the drawing.
     Layers,
     /// Writes docs/ir.schema.json.
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Chore::Identity { count, seed, horizon } => identity::identity(count, seed, horizon),
         Chore::Oracle(arguments) => oracle::oracle(&arguments),
         Chore::Citations(arguments) => citations::citations(&arguments),
+        Chore::Faults(arguments) => faults::faults(&arguments),
         Chore::Layers => layers::check(),
         Chore::Schema => schema::write(),
         Chore::Bench(arguments) => bench::bench(&arguments),

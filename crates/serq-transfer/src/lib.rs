@@ -4,3 +4,5 @@
 pub mod layout;
 pub mod memory;
 pub mod transport;
+pub mod protocol;
+pub mod simulated;
