@@ -123,6 +123,8 @@ pub enum Event {
         /// Every byte is where it goes; if not, some may be.
         landed: bool,
     },
+    /// [`Node::wake`] was called.
+    Woken,
     /// A link is over. All its posts have ended.
     Lost {
         /// Which.

@@ -193,6 +193,11 @@ impl Node {
         }
     }
 
+    /// Has [`Node::next`] tell [`Event::Woken`], for whoever waits there.
+    pub fn wake(&self) {
+        self.shared.tell(Event::Woken);
+    }
+
     /// The next event, if there is one by then.
     pub fn next(&self, by: Instant) -> Option<Event> {
         let mut told = lock(&self.shared.told);

@@ -1,6 +1,6 @@
 //! What a source is told, and what it wants done.
 
-use crate::protocol::identity::{Peer, Session, Time, TransferId};
+use crate::protocol::identity::{Epoch, Peer, Session, Time, TransferId};
 use crate::protocol::mapping::{BlockTable, Run};
 use crate::protocol::message::{Envelope, Offer};
 
@@ -79,6 +79,8 @@ pub enum Action {
         session: Session,
         /// Which transfer.
         id: TransferId,
+        /// The registration it is for.
+        epoch: Epoch,
         /// Which try.
         attempt: u64,
         /// Which part.

@@ -156,9 +156,9 @@ impl Source {
             })
         {
             write.parts.post(part);
-            let Write { peer, session, attempt, .. } = *write;
+            let Write { peer, session, epoch, attempt, .. } = *write;
             let runs = write.runs[usize::from(part)].clone();
-            out.push(Action::Write { peer, session, id, attempt, part, runs });
+            out.push(Action::Write { peer, session, id, epoch, attempt, part, runs });
         }
     }
 

@@ -100,7 +100,7 @@ impl World {
         match action {
             source::Action::Send(envelope) => self.send(host, &envelope),
             source::Action::Offered { id, offer } => self.answer(request_of(id), Answer::Prefilled(offer)),
-            source::Action::Write { peer, session, id, attempt, part, runs } => {
+            source::Action::Write { peer, session, id, attempt, part, runs, .. } => {
                 let decode = (peer.address.0 - 100) as usize;
                 self.post(Flight {
                     is_write: true,

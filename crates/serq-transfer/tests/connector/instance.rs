@@ -1,0 +1,392 @@
+//! A prefill or decode instance: a pool of blocks, a connector, and KV whose every number is known.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serq_transfer::connector::remote::{Remote, address_of};
+use serq_transfer::connector::{Heard, KvConnector, Memory, Told};
+use serq_transfer::layout::{
+    self, Content, Descriptor, Element, Geometry, Group, Nesting, Order, TensorParallel, canary, number,
+};
+use serq_transfer::protocol::reader::{Load, Mode};
+use serq_transfer::protocol::{BlockTable, Config, Otherwise, Policy, TransferId};
+use serq_transfer::transport::{Options, Token, Way};
+
+/// Long for what takes milliseconds, so that a busy machine is no failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const ROLE: &str = "SERQ_CONNECTOR_INSTANCE";
+/// Texts are that many tokens apart in the pattern: a multiple of every size of block.
+const APART: usize = 120_000;
+pub(crate) const BLOCKS: usize = 48;
+
+/// A layout, by the words a command line can carry: `block nesting order element`.
+pub(crate) fn descriptor(words: &str) -> Descriptor {
+    let words: Vec<&str> = words.split('-').collect();
+    Descriptor {
+        version: layout::VERSION,
+        instance: words.join("-"),
+        model: "a model of three layers".into(),
+        tensor_parallel: TensorParallel { degree: 1, rank: 0 },
+        groups: vec![Group {
+            content: Content::Heads { kv_heads: if words.get(4) == Some(&"wide") { 3 } else { 2 }, head_dim: 8 },
+            layers: vec![0, 1, 2],
+            window: None,
+            block_tokens: words[0].parse().unwrap(),
+            blocks: BLOCKS,
+            first_byte: 0,
+            nesting: match words[1] {
+                "block" => Nesting::BlockMajor,
+                "layer" => Nesting::LayerMajor,
+                _ => Nesting::LayerBlockMajor,
+            },
+            order: match words[2] {
+                "nhd" => Order::Nhd,
+                "hnd" => Order::Hnd,
+                "pnhd" => Order::PackedNhd,
+                _ => Order::PackedHnd,
+            },
+            element: match words[3] {
+                "f32" => Element::F32,
+                "bf16" => Element::Bf16,
+                "f16" => Element::F16,
+                _ => Element::Fp8E4m3,
+            },
+        }],
+    }
+}
+
+/// Waits are short, so that what never comes is soon known.
+fn config() -> Config {
+    let ms = |ms: u64| ms * 1000;
+    Config {
+        lease_us: ms(1_500),
+        extension_us: ms(1_000),
+        heartbeat_us: ms(250),
+        resend_us: ms(50),
+        connect_us: ms(2_000),
+        wait_us: ms(2_000),
+        transfer_us: ms(1_000),
+        confirm_us: ms(1_000),
+        quarantine_us: ms(1_600),
+        tombstone_us: ms(10_000),
+        ..Config::default()
+    }
+}
+
+/// What became of a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Loaded,
+    Failed(String),
+}
+
+pub(crate) struct Instance {
+    connector: Remote,
+    memory: Memory,
+    free: Vec<u32>,
+    /// Of each request: its tokens, and the first that is loaded.
+    asked: BTreeMap<u128, (usize, usize)>,
+    tables: BTreeMap<u128, BlockTable>,
+    /// Loads that are over, and what they ended with.
+    pub(crate) outcomes: BTreeMap<u128, Outcome>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Instance {
+    pub(crate) fn start(layout: &str, way: Way) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 1)
+    }
+
+    pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64) -> Self {
+        let memory = Memory::new(descriptor(layout), 1 << 16).unwrap();
+        let token = Token::new("a token that both of them know").unwrap();
+        let options = Options { listen, token, incarnation, ways: vec![way] };
+        let connector = Remote::start(options, config(), memory.clone(), None).unwrap();
+        Self {
+            connector,
+            free: (0..memory.blocks() as u32).rev().collect(),
+            memory,
+            asked: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.connector.address()
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        BLOCKS - self.free.len()
+    }
+
+    /// Transfers alive, on both sides.
+    pub(crate) fn transfers(&self) -> usize {
+        let (source, reader) = self.connector.counted().transfers;
+        source + reader
+    }
+
+    fn take(&mut self, first: usize, end: usize) -> Option<BlockTable> {
+        let slots = self.memory.block_tokens();
+        let count = end.div_ceil(slots) - first / slots;
+        let at = self.free.len().checked_sub(count)?;
+        let blocks = self.free.split_off(at);
+        Some(BlockTable::in_order(slots as u32, first as u32, end as u32, &blocks))
+    }
+
+    pub(crate) fn expect(&mut self, id: u128) {
+        self.connector.tell(Told::Expect { id: TransferId(id) });
+    }
+
+    /// Computes a prompt, as slowly as a copy of all memory; whether there was room.
+    pub(crate) fn prefill(&mut self, id: u128, tokens: usize) -> bool {
+        let Some(table) = self.take(0, tokens) else {
+            self.connector.tell(Told::PrefillFailed { id: TransferId(id) });
+            return false;
+        };
+        let numbers: Vec<u32> = table.numbers().collect();
+        let mut bytes = vec![0; self.memory.descriptor.memory_bytes()];
+        self.memory.region.read(0, &mut bytes).unwrap();
+        let start = id as usize * APART;
+        let blocks = layout::BlockTable { first_token: start, blocks: &numbers };
+        canary::fill(&self.memory.descriptor, 0, &blocks, start..start + tokens, &mut bytes);
+        self.memory.region.write(0, &bytes).unwrap();
+        self.connector.tell(Told::Finished { id: TransferId(id), table });
+        true
+    }
+
+    pub(crate) fn discovered(&mut self, source: SocketAddr) {
+        self.connector.tell(Told::Discovered { source });
+    }
+
+    /// Wants the tokens after a prefix that is here, all but the last.
+    pub(crate) fn load(
+        &mut self,
+        id: u128,
+        source: SocketAddr,
+        tokens: usize,
+        hit: usize,
+        mode: Mode,
+        concurrent: bool,
+    ) {
+        let policy = Policy { retries: 1, otherwise: Otherwise::Error };
+        let source = address_of(source).unwrap();
+        let load = Load { id: TransferId(id), source, mode, concurrent, offer: None, policy };
+        self.connector.tell(Told::Load(load));
+        let table = self.take(hit, tokens - 1).expect("room for the load");
+        self.asked.insert(id, (tokens, hit));
+        self.tables.insert(id, table.clone());
+        self.connector.tell(Told::Allocated { id: TransferId(id), table });
+    }
+
+    pub(crate) fn cancel(&mut self, id: u128) {
+        self.connector.tell(Told::Cancelled { id: TransferId(id) });
+    }
+
+    pub(crate) fn abandon(&mut self, id: u128) {
+        self.connector.tell(Told::Abandoned { id: TransferId(id) });
+    }
+
+    /// Takes what the connector says, until then or until it is silent.
+    pub(crate) fn hear(&mut self, by: Instant) -> bool {
+        let Some(heard) = self.connector.next(by) else { return false };
+        match heard {
+            Heard::Loaded { id: TransferId(id), blocks, .. } => {
+                let right = self.look(id);
+                self.outcomes.insert(id, right.map_or_else(|why| panic!("request {id}: {why}"), |()| Outcome::Loaded));
+                self.give_back(&blocks);
+            }
+            Heard::Failed { id: TransferId(id), failure, .. } => {
+                self.outcomes.insert(id, Outcome::Failed(failure.to_string()));
+            }
+            Heard::Free { blocks, .. } => self.give_back(&blocks),
+            Heard::Refused { id: TransferId(id), failure } => {
+                let why = failure.map_or_else(|| "refused".to_owned(), |failure| failure.to_string());
+                self.outcomes.insert(id, Outcome::Failed(why));
+            }
+            Heard::Note(note) => self.notes.push(note),
+            Heard::Offered { .. } | Heard::Unwanted { .. } => {}
+        }
+        true
+    }
+
+    /// A block that comes back is written over at once, as its next owner would.
+    fn give_back(&mut self, blocks: &[u32]) {
+        for block in blocks {
+            assert!(!self.free.contains(block), "block {block} comes back twice");
+            self.free.insert(0, *block);
+        }
+    }
+
+    /// Waits until all these loads are over.
+    pub(crate) fn outcomes(&mut self, ids: impl Iterator<Item = u128>) -> Vec<Outcome> {
+        let by = Instant::now() + PATIENCE;
+        ids.map(|id| {
+            while !self.outcomes.contains_key(&id) {
+                assert!(self.hear(by), "request {id} does not end; {:?}", self.notes);
+            }
+            self.outcomes[&id].clone()
+        })
+        .collect()
+    }
+
+    /// Waits until no block and no transfer is left.
+    pub(crate) fn settles(&mut self) {
+        let by = Instant::now() + PATIENCE;
+        while self.left() > 0 || self.transfers() > 0 {
+            assert!(
+                Instant::now() < by,
+                "{} blocks, {} transfers are left; {:?}",
+                self.left(),
+                self.transfers(),
+                self.notes
+            );
+            self.hear(Instant::now() + Duration::from_millis(5));
+        }
+    }
+
+    /// Whether a load's blocks have the KV of its tokens.
+    fn look(&self, id: u128) -> Result<(), String> {
+        let (descriptor, table) = (&self.memory.descriptor, &self.tables[&id]);
+        let (tokens, hit) = self.asked[&id];
+        let mut bytes = vec![0; descriptor.memory_bytes()];
+        self.memory.region.read(0, &mut bytes).unwrap();
+        let geometry = Geometry::of(descriptor, 0).unwrap();
+        let start = id as usize * APART;
+        let seen = canary::check(descriptor, 0, start + hit..start + tokens - 1, |row, dim| {
+            let token = (row.token - start) as u32;
+            let slot = token % table.block_tokens;
+            let placed = table.blocks.iter().find(|placed| placed.first_token == token - slot).unwrap();
+            let (block, layer, half) = (placed.block as usize, row.layer as usize, row.half as usize);
+            let at = geometry.row(block, layer, half, slot as usize, row.head) + dim * geometry.element.bytes();
+            let two = || u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            let single = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+            match geometry.element {
+                Element::F32 => single(at),
+                Element::Bf16 => number::f32_from_bf16(two()),
+                Element::F16 => number::f32_from_f16(two()),
+                Element::Fp8E4m3 => {
+                    number::f32_from_e4m3(bytes[at]) * single(geometry.scale(block, layer, half, row.head))
+                }
+            }
+        });
+        seen.map_err(|misplaced| misplaced.to_string())
+    }
+}
+
+/// An instance in another process, ended with the test.
+pub(crate) struct Other {
+    process: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Other {
+    pub(crate) fn start(layout: &str, way: Way) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 100)
+    }
+
+    pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "instance::is_the_other_process", "--nocapture"])
+            .env(ROLE, format!("{listen} {way} {layout} {incarnation}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        let mut other = Self { process, to, from, address: listen };
+        other.address = other.answer().parse().unwrap();
+        other
+    }
+
+    /// Tells it something, and waits for its answer.
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        self.say(what);
+        self.answer()
+    }
+
+    /// Tells it something; its answer is to be waited for later.
+    pub(crate) fn say(&mut self, what: &str) {
+        writeln!(self.to, "{what}").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.from.read_line(&mut line).unwrap(), 0, "the other process is gone");
+            if let Some((_, answer)) = line.split_once('@') {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn mode(word: &str) -> Mode {
+    if word == "push" { Mode::Push } else { Mode::Pull }
+}
+
+/// The other process; as a test by itself it does nothing.
+#[test]
+fn is_the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let role: Vec<&str> = role.split(' ').collect();
+    let way = if role[1] == "shm" { Way::Shm } else { Way::Tcp };
+    let mut instance = Instance::start_at(role[0].parse().unwrap(), role[2], way, role[3].parse().unwrap());
+    println!("@{}", instance.address());
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().unwrap();
+        while instance.hear(Instant::now()) {}
+        let answer = match words[0] {
+            "expect" => {
+                instance.expect(number(1) as u128);
+                String::new()
+            }
+            "prefill" => instance.prefill(number(1) as u128, number(2)).to_string(),
+            "abandon" => {
+                instance.abandon(number(1) as u128);
+                String::new()
+            }
+            // source, ids from, ids to, tokens, mode
+            "load" => {
+                let ids = number(2) as u128..number(3) as u128;
+                for id in ids.clone() {
+                    instance.load(id, words[1].parse().unwrap(), number(4), 0, mode(words[5]), false);
+                }
+                let outcomes = instance.outcomes(ids);
+                let loaded = outcomes.iter().filter(|outcome| **outcome == Outcome::Loaded).count();
+                format!("{loaded} of {}", outcomes.len())
+            }
+            "settle" => {
+                instance.settles();
+                String::new()
+            }
+            other => panic!("{other}?"),
+        };
+        println!("@{answer}");
+    }
+}
