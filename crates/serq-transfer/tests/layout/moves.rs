@@ -5,11 +5,12 @@ use serq_transfer::layout::{Content, Element, Group, Nesting, Order, Piece, Side
 use crate::naive::Instance;
 use crate::shapes::{self, Draws, ELEMENTS, check_move, fill, group, instance, layouts};
 
-/// A source and a reader of one group each that hold 11 tokens; the source's are filled, and the reader's table
-/// begins where `hit` lies there already.
+/// A source and a reader of one group each that hold 11 tokens; the source's are filled. The reader's table
+/// begins where `hit` lies there already, the source's with any token before.
 fn sides(source: (usize, Group), reader: (usize, Group), hit: usize, seed: u64) -> (Instance, Instance) {
     let mut draws = Draws(seed);
-    let mut from = instance("prefill/0", source.0, &[source.1], 0, 11, &mut draws);
+    let first = draws.below(hit + 1);
+    let mut from = instance("prefill/0", source.0, &[source.1], first, 11, &mut draws);
     fill(&mut from, seed);
     (from, instance("decode/0", reader.0, &[reader.1], hit, 11, &mut draws))
 }
