@@ -5,10 +5,10 @@
 //! already, a sliding window) or has blocks of another size cannot shift anything:
 //!
 //! ```text
-//!   tokens     0   1   2   3   4   5   6   7   8   9          range 3..9
-//!   source   │ b7            │ b2            │ b5  …          first token 0, blocks 7 2 5 of 4 slots
-//!   reader           │ b1        │ b0        │ b4  …          first token 2, blocks 1 0 4 of 2 or 3 …
-//!   segments              └─┘ └────┘ └────────┘ └─┘           within one block on both sides
+//!   token      0   1   2   3   4   5   6   7   8   9        the range is 3..9
+//!   source    │ block 7       │ block 2       │ block 5     4 slots, first token 0
+//!   reader                │ block 1   │ block 0   │         3 slots, first token 3
+//!   segments              │ 3 │ 4, 5  │ 6, 7  │ 8 │         in one block on both sides
 //! ```
 //!
 //! Segments whose bytes follow each other on both sides are one run. Axes whose strides close up on both
@@ -273,6 +273,7 @@ impl Plan {
     /// When a memory is shorter than its rank's descriptor says.
     pub fn copy(&self, source_rank: usize, reader_rank: usize, source: &[u8], reader: &mut [u8]) {
         for part in self.of(source_rank, reader_rank) {
+            part.check(source, reader);
             let mut walk = part.walk(false);
             for nth in 0..walk.chunks() {
                 let rows = walk.chunk(nth).expect("one of its chunks");
@@ -289,6 +290,9 @@ impl Plan {
     /// As [`Plan::copy`], and when a rank has no memory.
     pub fn copy_all<S: AsRef<[u8]>, R: AsMut<[u8]>>(&self, source: &[S], reader: &mut [R]) {
         // Parts take turns: those of one rank read or write parts of the same lines.
+        for part in &self.parts {
+            part.check(source[part.source_rank].as_ref(), reader[part.reader_rank].as_mut());
+        }
         let mut walks: Vec<Walk<'_>> = self.parts.iter().map(|part| part.walk(self.parts.len() > 1)).collect();
         for nth in 0..walks.iter().map(Walk::chunks).max().unwrap_or(0) {
             for (walk, part) in walks.iter_mut().zip(&self.parts) {

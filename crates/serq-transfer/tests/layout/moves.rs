@@ -273,3 +273,17 @@ fn a_copied_head_is_moved_once_to_each_reader() {
         }
     }
 }
+
+/// Nothing is moved half.
+#[test]
+fn a_memory_shorter_than_described_is_refused_before_a_byte_is_moved() {
+    let (source, mut reader) = sides((1, group()), (2, group()), 0, 11);
+    let plan = shapes::plan(&shapes::join(&source, &reader), &source, &reader, (0, 0), 0..11).unwrap();
+    let short = reader.ranks[1].memory_bytes() - 1;
+    reader.memories[1].truncate(short);
+    let before = reader.memories.clone();
+    let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        plan.copy_all(&source.memories, &mut reader.memories);
+    }));
+    assert!(moved.is_err() && reader.memories == before);
+}
