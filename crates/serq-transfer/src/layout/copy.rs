@@ -25,7 +25,8 @@
 use super::descriptor::Element;
 use super::geometry::SCALE_BYTES;
 use super::number::{self, Bf16, Decoder, Extent, F16, F32, Number};
-use super::plan::{Part, Rows, Segment};
+use super::plan::{Part, Segment};
+use super::rows::Rows;
 
 impl Part {
     /// Asserts that both memories are as long as their ranks' descriptors say.
