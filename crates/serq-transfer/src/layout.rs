@@ -38,6 +38,7 @@ mod geometry;
 pub mod number;
 mod pairing;
 mod plan;
+mod rows;
 
 pub use descriptor::{Content, Descriptor, Element, Flaw, Group, Nesting, Order, TensorParallel, Unreadable, VERSION};
 pub use geometry::{Geometry, Half, Strides};

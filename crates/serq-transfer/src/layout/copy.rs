@@ -25,9 +25,16 @@
 use super::descriptor::Element;
 use super::geometry::SCALE_BYTES;
 use super::number::{self, Bf16, Decoder, Extent, F16, F32, Number};
-use super::plan::{Part, Rows, Segment};
+use super::plan::{Part, Segment};
+use super::rows::Rows;
 
 impl Part {
+    /// Asserts that both memories are as long as their ranks' descriptors say.
+    pub(super) fn check(&self, source: &[u8], reader: &[u8]) {
+        assert!(self.source.end() <= source.len(), "the source's memory is as its descriptor says");
+        assert!(self.reader.end() <= reader.len(), "the reader's memory is as its descriptor says");
+    }
+
     /// Moves rows that need no scale to be known.
     pub(super) fn copy_rows(&self, rows: &Rows, source: &[u8], reader: &mut [u8]) {
         let bytes = (rows.length * self.source.element.bytes(), rows.length * self.reader.element.bytes());

@@ -17,9 +17,9 @@ fn a_partial_prefix_hit_is_met_by_offset_and_not_by_list_position() {
     let prompt = 11;
     for (m, n) in (1..=5).flat_map(|m| (1..=5).map(move |n| (m, n))) {
         for hit in 0..prompt {
-            for begin in [0, hit] {
+            for (source_begin, begin) in [(0, 0), (0, hit), (hit, 0), (hit / 2, hit)] {
                 let of = |block_tokens| Group { block_tokens, element: Element::Bf16, ..group() };
-                let mut source = instance("prefill/0", 1, &[of(m)], 0, prompt, &mut draws);
+                let mut source = instance("prefill/0", 1, &[of(m)], source_begin, prompt, &mut draws);
                 let reader = instance("decode/0", 1, &[of(n)], begin, prompt, &mut draws);
                 fill(&mut source, draws.next());
                 check_move(&source, &reader, (0, 0), hit..prompt);

@@ -5,11 +5,12 @@ use serq_transfer::layout::{Content, Element, Group, Nesting, Order, Piece, Side
 use crate::naive::Instance;
 use crate::shapes::{self, Draws, ELEMENTS, check_move, fill, group, instance, layouts};
 
-/// A source and a reader of one group each that hold 11 tokens; the source's are filled, and the reader's table
-/// begins where `hit` lies there already.
+/// A source and a reader of one group each that hold 11 tokens; the source's are filled. The reader's table
+/// begins where `hit` lies there already, the source's with any token before.
 fn sides(source: (usize, Group), reader: (usize, Group), hit: usize, seed: u64) -> (Instance, Instance) {
     let mut draws = Draws(seed);
-    let mut from = instance("prefill/0", source.0, &[source.1], 0, 11, &mut draws);
+    let first = draws.below(hit + 1);
+    let mut from = instance("prefill/0", source.0, &[source.1], first, 11, &mut draws);
     fill(&mut from, seed);
     (from, instance("decode/0", reader.0, &[reader.1], hit, 11, &mut draws))
 }
@@ -271,4 +272,18 @@ fn a_copied_head_is_moved_once_to_each_reader() {
             assert!(most - least <= 1, "{kv_heads} heads, {p} to {d}: head {head} is asked {counts:?}");
         }
     }
+}
+
+/// Nothing is moved half.
+#[test]
+fn a_memory_shorter_than_described_is_refused_before_a_byte_is_moved() {
+    let (source, mut reader) = sides((1, group()), (2, group()), 0, 11);
+    let plan = shapes::plan(&shapes::join(&source, &reader), &source, &reader, (0, 0), 0..11).unwrap();
+    let short = reader.ranks[1].memory_bytes() - 1;
+    reader.memories[1].truncate(short);
+    let before = reader.memories.clone();
+    let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        plan.copy_all(&source.memories, &mut reader.memories);
+    }));
+    assert!(moved.is_err() && reader.memories == before);
 }

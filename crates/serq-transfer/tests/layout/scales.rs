@@ -122,6 +122,9 @@ fn a_block_handed_to_another_text_is_emptied_first() {
     assert_eq!(stale.number(0, 0, rows[0]), 0.0);
     let blocks = reader.tables[0][0].1.clone();
     shapes::join(&source, &reader).empty(0, 0, &blocks, &mut reader.memories[0]);
+    for (&row, &block) in rows.iter().flat_map(|row| blocks.iter().map(move |block| (row, block))) {
+        assert_eq!(reader.scale(0, 0, block as usize, row), 0.0);
+    }
     read(&source, &mut reader, 0..3);
     assert!((reader.number(0, 0, rows[0]) - 1e-3).abs() < 1e-3 / 16.0);
     // A range that fills the block needs no emptying.
