@@ -127,3 +127,52 @@ fn readers_are_killed_over_tcp() {
 fn readers_are_killed_over_shared_memory() {
     readers_are_killed(Way::Shm);
 }
+
+/// 200 loads, in every mode, given up at some time of their lives; now and then the prefill is, too.
+fn aborts_leave_nothing(way: Way) {
+    let mut dice = Dice(3);
+    let (source, reader) = LAYOUTS[0];
+    let (mut prefill, mut decode) = (Other::start(source, way), Instance::start(reader, way));
+    for first in (1..201).step_by(4) {
+        for id in first..first + 4 {
+            prefill.ask(&format!("expect {id}"));
+            let mode = if dice.below(2) == 0 { Mode::Pull } else { Mode::Push };
+            let concurrent = dice.below(2) == 0;
+            if concurrent {
+                decode.load(id, prefill.address, 40, 0, mode, true);
+            }
+            if dice.below(4) == 0 {
+                decode.cancel(id);
+            }
+            prefill.ask(&format!("prefill {id} 40"));
+            if !concurrent {
+                decode.load(id, prefill.address, 40, 0, mode, false);
+            }
+            let until = Instant::now() + Duration::from_micros(dice.below(500));
+            while decode.hear(until) {}
+            if dice.below(4) > 0 {
+                decode.cancel(id);
+            }
+            if dice.below(4) == 0 {
+                prefill.ask(&format!("abandon {id}"));
+            }
+        }
+        decode.settles();
+        // What nobody fetched any more was dropped, or its lease runs out.
+        prefill.ask("settle");
+    }
+    prefill.ask("expect 1000");
+    prefill.ask("prefill 1000 40");
+    decode.load(1000, prefill.address, 40, 0, Mode::Pull, false);
+    assert_eq!(decode.outcomes(1000..1001), [Outcome::Loaded]);
+}
+
+#[test]
+fn aborts_leave_nothing_over_tcp() {
+    aborts_leave_nothing(Way::Tcp);
+}
+
+#[test]
+fn aborts_leave_nothing_over_shared_memory() {
+    aborts_leave_nothing(Way::Shm);
+}
