@@ -2,15 +2,15 @@
 """The engine beside llama.cpp, on the same weights, in turns.
 
     tools/model/install.sh                # once: llama.cpp's source, from PyPI's llama-cpp-python 0.3.36
-    python3 benches/engine.py [--rounds 3] [--no-history] [--smoke]
+    python3 benches/engine.py [--rounds 3] [--no-history] [--alone | --smoke]
 
 Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
 processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
 engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
 empty texts on; and 16 requests at once through the server, beside as many texts of their length
 without one. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them what the machine can do, from
-crates/serq-engine/examples/kernel_bench.rs. `--smoke` runs ours once on the built-in model, without a
-peer.
+crates/serq-engine/examples/kernel_bench.rs. `--alone` leaves the peer out, so nothing is to
+be installed; `--smoke` runs ours once on the built-in model.
 """
 
 import argparse
@@ -114,6 +114,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--no-history", action="store_true")
+    arguments.add_argument("--alone", action="store_true")
     arguments.add_argument("--smoke", action="store_true")
     arguments.add_argument("--program", type=Path, help="model_bench, built already")
     arguments = arguments.parse_args()
@@ -122,8 +123,9 @@ def main():
         for compute in ("f32", "bf16", "int8"):
             print(compute, ours(program, "tiny", compute))
         return
-    files = peer()
-    print("llama.cpp:", " ".join(FLAGS))
+    files = dict.fromkeys(("bf16", "int8")) if arguments.alone else peer()
+    if not arguments.alone:
+        print("llama.cpp:", " ".join(FLAGS))
     serq = machine.built("serq")
     best = {}
     for _ in range(arguments.rounds):
@@ -131,7 +133,7 @@ def main():
             key = (compute, "served_16", "ours")
             best[key] = max(best.get(key, 0), served(serq, compute))
             for who, found in [("ours", ours(program, "smollm2-135m", compute))] + [
-                (f"llama.cpp, {threads} thread{'s' * (threads > 1)}", theirs(file, threads)) for threads in (1, 2)
+                (f"llama.cpp, {threads} thread{'s' * (threads > 1)}", theirs(file, threads)) for threads in (1, 2) if file
             ]:
                 for figure, value in found.items():
                     key = (compute, figure, who)

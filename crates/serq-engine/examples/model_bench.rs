@@ -46,7 +46,7 @@ fn main() {
     const TEXTS: usize = 16;
     const SERVED: usize = 264;
     let blocks = (PROMPT + STEPS).div_ceil(16);
-    let store = KvStore::new(layout, blocks * TEXTS);
+    let store = KvStore::new(layout, blocks * TEXTS).unwrap();
     let tables: Vec<Vec<u32>> =
         (0..TEXTS).map(|text| (0..blocks).map(|at| (text * blocks + at) as u32).collect()).collect();
     let mut runner = Runner::new(&model, layout);

@@ -71,7 +71,7 @@ impl LocalInstances {
         let threads = threads(named.len(), cores);
         let mut dealt: Vec<Vec<Arc<KvStore>>> = vec![Vec::new(); threads.len()];
         for (nth, instance) in named.iter().enumerate() {
-            let store = KvStore::new(model.kv_layout(instance.memory.block), instance.memory.blocks);
+            let store = KvStore::new(model.kv_layout(instance.memory.block), instance.memory.blocks)?;
             let store = Arc::new(store);
             let group = nth % threads.len();
             places[instance.stage as usize] = Some((group, dealt[group].len()));

@@ -93,7 +93,7 @@ fn text(tokens: usize, vocabulary: usize) -> Vec<u32> {
 fn paged(model: &Model, workers: &Workers, tokens: &[u32], chunk: usize, block: usize) -> Vec<Vec<f32>> {
     let layout = model.kv_layout(block);
     let blocks = tokens.len().div_ceil(block);
-    let store = KvStore::new(layout, blocks + 3);
+    let store = KvStore::new(layout, blocks + 3).unwrap();
     // The last first, and not from the store's first.
     let table: Vec<u32> = (0..blocks as u32).rev().map(|at| at + 2).collect();
     let mut runner = Runner::new(model, layout);

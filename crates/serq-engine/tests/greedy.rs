@@ -41,7 +41,7 @@ fn recorded() -> Recorded {
 fn follow(model: &Model, recorded: &Recorded) -> (f32, Vec<(String, usize, f32)>) {
     let workers = Workers::new(1);
     let layout = model.kv_layout(16);
-    let store = KvStore::new(layout, 150);
+    let store = KvStore::new(layout, 150).unwrap();
     let table: Vec<u32> = (0..150).rev().collect();
     let mut runner = Runner::new(model, layout);
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };

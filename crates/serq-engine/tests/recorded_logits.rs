@@ -42,7 +42,7 @@ fn difference(checkpoint: &Checkpoint, texts: &[Text]) -> f32 {
     let model = Model::new(checkpoint, Path::best(), Compute::F32);
     let workers = Workers::new(1);
     let layout = model.kv_layout(16);
-    let store = KvStore::new(layout, 8);
+    let store = KvStore::new(layout, 8).unwrap();
     let table: Vec<u32> = (0..8).rev().collect();
     let mut runner = Runner::new(&model, layout);
     let mut worst = 0.0_f32;

@@ -26,8 +26,13 @@ fn node(way: Way) -> Node {
     // Every page is there before anything is measured.
     (0..LARGE).step_by(4096).for_each(|at| memory.write(at, &[1; 4096]).expect("a page of it"));
     let token = Token::new("a token for a bench alone").expect("it is long");
-    let options =
-        Options { listen: "127.0.0.1:0".parse().expect("an address"), token, incarnation: 1, ways: vec![way] };
+    let options = Options {
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        reached_at: None,
+        token,
+        incarnation: 1,
+        ways: vec![way],
+    };
     Node::start(options, memory).expect("a node")
 }
 

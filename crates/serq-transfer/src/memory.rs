@@ -133,6 +133,14 @@ impl Region {
         Some(())
     }
 
+    /// Copies bytes of another memory of this process in; `None`: one of the two has no such bytes.
+    pub fn copy_from(&self, to: u64, other: &Self, from: u64, bytes: u64) -> Option<()> {
+        let (to, from) = (range(self.bytes(), to, bytes)?, range(other.bytes(), from, bytes)?);
+        // SAFETY: both ranges are checked, and may be one memory's.
+        unsafe { self.as_mut_ptr().add(to.start).copy_from(other.as_mut_ptr().add(from.start), to.len()) };
+        Some(())
+    }
+
     /// Copies bytes of another process in; `None`: one of the two has no such bytes.
     pub fn write_from(&self, to: u64, mapping: &Mapping, from: u64, bytes: u64) -> Option<()> {
         let (to, from) = (range(self.bytes(), to, bytes)?, range(mapping.bytes, from, bytes)?);

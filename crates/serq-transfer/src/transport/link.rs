@@ -178,7 +178,7 @@ impl Link {
         let mut stream = io::BufReader::new(stream);
         loop {
             let bytes = wire::read_message(&mut stream)?;
-            shared.tell_message(Event::Message { link: self.id, bytes }, || !self.over.load(Ordering::SeqCst));
+            shared.tell_message(self.id, bytes, || !self.over.load(Ordering::SeqCst));
         }
     }
 

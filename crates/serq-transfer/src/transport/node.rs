@@ -22,16 +22,18 @@ const GREETING: Duration = Duration::from_secs(5);
 const GREETINGS_MOST: usize = 64;
 /// Peers it is linked with.
 const LINKS_MOST: usize = 256;
-/// Messages that wait for [`Node::next`]; a peer with more to say waits.
-const MESSAGES_MOST: usize = 4096;
+/// Bytes of messages that wait for [`Node::next`]; a peer with more to say waits.
+const MESSAGE_BYTES_MOST: usize = 16 << 20;
 /// Hosts and reasons that were told.
 const TURNED_AWAY_MOST: usize = 256;
 
 /// How a node begins.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where peers reach it; at port 0 one that is free.
+    /// Where it listens; at port 0 at one that is free.
     pub listen: SocketAddr,
+    /// Where peers reach it, where that is somewhere else: it listens at every address of the host, say.
+    pub reached_at: Option<SocketAddr>,
     /// What its peers know too.
     pub token: Token,
     /// Which process of its address it is: another number than those before it.
@@ -68,7 +70,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Told {
     events: VecDeque<Event>,
-    messages: usize,
+    message_bytes: usize,
 }
 
 struct Half {
@@ -100,9 +102,9 @@ impl Node {
     ///
     /// The system's: the address is taken, or is none of this host.
     pub fn start(options: Options, memory: Arc<Region>) -> io::Result<Self> {
-        let Options { listen, token, incarnation, ways } = options;
+        let Options { listen, reached_at, token, incarnation, ways } = options;
         let listener = TcpListener::bind(listen)?;
-        let me = Who { listens: listener.local_addr()?, incarnation };
+        let me = Who { listens: reached_at.map_or_else(|| listener.local_addr(), Ok)?, incarnation };
         let shared = Arc::new(Shared {
             memory,
             me,
@@ -123,7 +125,7 @@ impl Node {
         Ok(Self { shared, listener, accepting: Some(accepting) })
     }
 
-    /// Where it listens.
+    /// Where peers reach it.
     pub fn address(&self) -> SocketAddr {
         self.shared.me.listens
     }
@@ -203,8 +205,8 @@ impl Node {
         let mut told = lock(&self.shared.told);
         loop {
             if let Some(event) = told.events.pop_front() {
-                if matches!(event, Event::Message { .. }) {
-                    told.messages -= 1;
+                if let Event::Message { bytes, .. } = &event {
+                    told.message_bytes -= bytes.len();
                     self.shared.changed.notify_all();
                 }
                 return Some(event);
@@ -242,15 +244,15 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The same for a message, which waits while too many do and its link stands.
-    pub(super) fn tell_message(&self, event: Event, stands: impl Fn() -> bool) {
+    /// The same for a message, which waits while too much does and its link stands.
+    pub(super) fn tell_message(&self, link: LinkId, bytes: Vec<u8>, stands: impl Fn() -> bool) {
         let mut told = lock(&self.told);
-        while told.messages >= MESSAGES_MOST && stands() {
+        while told.message_bytes >= MESSAGE_BYTES_MOST && stands() {
             let wait = Duration::from_millis(100);
             told = self.changed.wait_timeout(told, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        told.messages += 1;
-        told.events.push_back(event);
+        told.message_bytes += bytes.len();
+        told.events.push_back(Event::Message { link, bytes });
         self.changed.notify_all();
     }
 
@@ -351,6 +353,9 @@ fn dial(shared: &Arc<Shared>, peer: SocketAddr) -> io::Result<()> {
         Ok::<_, io::Error>((stream, who))
     };
     let (messages, who) = greet(Purpose::Messages)?;
+    if who.listens != peer {
+        return Err(wire::broken(&format!("it says that it is reached at {}", who.listens)));
+    }
     let (bytes, other) = greet(Purpose::Bytes)?;
     if other != who {
         return Err(wire::broken("another process is there now"));

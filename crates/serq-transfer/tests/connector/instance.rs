@@ -103,7 +103,7 @@ impl Instance {
     pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64) -> Self {
         let memory = Memory::new(descriptor(layout), 1 << 16).unwrap();
         let token = Token::new("a token that both of them know").unwrap();
-        let options = Options { listen, token, incarnation, ways: vec![way] };
+        let options = Options { listen, reached_at: None, token, incarnation, ways: vec![way] };
         let connector = Remote::start(options, config(), memory.clone(), None).unwrap();
         Self {
             connector,

@@ -45,6 +45,7 @@ fn who_knows_another_token_is_turned_away_and_told_of_once() {
     let memory = std::sync::Arc::new(serq_transfer::memory::Region::new(BYTES).unwrap());
     let options = Options {
         listen: "127.0.0.1:0".parse().unwrap(),
+        reached_at: None,
         token: Token::new("a token that is another one").unwrap(),
         incarnation: 1,
         ways: vec![Way::Tcp],
@@ -61,6 +62,33 @@ fn who_knows_another_token_is_turned_away_and_told_of_once() {
     assert_eq!(turned_away(&node), "it does not know the token");
     assert_eq!(node.next(Instant::now() + Duration::from_millis(20)), None, "once for a host and a reason");
     still_serves(&node);
+}
+
+#[test]
+fn who_is_reached_elsewhere_is_not_linked_here() {
+    let memory = || std::sync::Arc::new(serq_transfer::memory::Region::new(BYTES).unwrap());
+    let anywhere = Options {
+        listen: "0.0.0.0:0".parse().unwrap(),
+        reached_at: None,
+        token: crate::peer::token(),
+        incarnation: 1,
+        ways: vec![Way::Tcp],
+    };
+    let node = Node::start(anywhere.clone(), memory()).unwrap();
+    let port = node.address().port();
+    let other = crate::peer::node(Way::Tcp, BYTES);
+    let here = SocketAddr::from(([127, 0, 0, 1], port));
+    other.dial(here);
+    let why = until(&other, "a refusal", |event| match event {
+        Event::NotLinked { why, .. } => Some(why.clone()),
+        _ => None,
+    });
+    assert_eq!(why, format!("it says that it is reached at 0.0.0.0:{port}"));
+    drop(node);
+    let known = Options { listen: SocketAddr::from(([0, 0, 0, 0], port)), reached_at: Some(here), ..anywhere };
+    let node = Node::start(known, memory()).unwrap();
+    assert_eq!(node.address(), here);
+    link(&other, here);
 }
 
 #[test]
@@ -215,6 +243,19 @@ fn an_insider_that_breaks_the_rules_loses_its_link_and_nothing_else_happens() {
     node.memory().read(0, &mut after).unwrap();
     assert!(before == after);
     still_serves(&node);
+}
+
+#[test]
+fn who_says_more_than_is_heard_waits() {
+    let node = node(Way::Tcp, BYTES);
+    let (mut messages, _bytes) = insider(&node, 1);
+    messages.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let message = [&(1_u32 << 20).to_le_bytes()[..], &vec![7; 1 << 20]].concat();
+    // Nobody takes them: 16 MiB wait here, and what the system's buffers hold.
+    let said = (0..400).take_while(|_| messages.write_all(&message).is_ok()).count();
+    assert!((16..100).contains(&said), "{said} MiB were taken");
+    let heard = (0..16).filter(|_| matches!(node.next(Instant::now() + PATIENCE), Some(Event::Message { .. }))).count();
+    assert_eq!(heard, 16);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) fn node(way: Way, bytes: usize) -> Node {
 
 pub(crate) fn node_at(listen: SocketAddr, way: Way, bytes: usize, incarnation: u64) -> Node {
     let memory = Arc::new(Region::new(bytes).unwrap());
-    Node::start(Options { listen, token: token(), incarnation, ways: vec![way] }, memory).unwrap()
+    Node::start(Options { listen, reached_at: None, token: token(), incarnation, ways: vec![way] }, memory).unwrap()
 }
 
 /// Bytes that look like nothing else: a function of a seed and their place.

@@ -19,7 +19,7 @@ use crate::{PAIR, Random, ask_for, collect, compiled, nothing_is_left, root};
 fn alone(model: &Model, prompt: &[u32], max_tokens: usize, sampling: &Sampling) -> Vec<u32> {
     let workers = Workers::new(1);
     let layout = model.kv_layout(prompt.len() + max_tokens);
-    let store = KvStore::new(layout, 1);
+    let store = KvStore::new(layout, 1).unwrap();
     let mut runner = Runner::new(model, layout);
     let (mut tokens, mut computed) = (prompt.to_vec(), 0);
     for nth in 0..max_tokens {
