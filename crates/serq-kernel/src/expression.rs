@@ -811,7 +811,10 @@ impl Kernel<'_> {
         let (purpose, owner, turn, counter) = match frame.draws {
             Draws::Session => {
                 let session = &self.sessions[frame.session as usize];
-                (Purpose::Session, session.serial, 0, &session.draws)
+                match session.leg {
+                    0 => (Purpose::Session, session.serial, 0, &session.draws),
+                    leg => (Purpose::Leg(leg), session.serial, session.turns, &session.draws),
+                }
             }
             Draws::Turn => {
                 let session = &self.sessions[frame.session as usize];
