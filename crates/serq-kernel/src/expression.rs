@@ -811,9 +811,10 @@ impl Kernel<'_> {
         let (purpose, owner, turn, counter) = match frame.draws {
             Draws::Session => {
                 let session = &self.sessions[frame.session as usize];
-                match session.leg {
-                    0 => (Purpose::Session, session.serial, 0, &session.draws),
-                    leg => (Purpose::Leg(leg), session.serial, session.turns, &session.draws),
+                if session.leg == 0 {
+                    (Purpose::Session, session.serial, 0, &session.draws)
+                } else {
+                    (Purpose::Leg, session.serial, session.turns + (u64::from(session.leg) << 32), &session.draws)
                 }
             }
             Draws::Turn => {

@@ -508,7 +508,7 @@ impl<'p> Kernel<'p> {
         {
             self.end_lease(world, slot, lease)?;
         } else if !self.sessions[slot as usize].expired.is_empty() {
-            self.release_late(slot, pool)?;
+            self.release_late(slot, pool);
         }
         self.retry_pools(world)
     }

@@ -46,7 +46,8 @@ pub struct Stream {
     pub purpose: Purpose,
     /// The session's serial number, or the member of a machine.
     pub owner: u64,
-    /// The turn, for [`Purpose::Turn`] and [`Purpose::Leg`]; else 0.
+    /// The turn, for [`Purpose::Turn`]; for [`Purpose::Leg`] that and 2³² times which leg of it;
+    /// else 0.
     pub turn: u64,
     /// How many were drawn before.
     pub counter: u64,
@@ -62,8 +63,8 @@ pub enum Purpose {
     Turn,
     /// A session's statements.
     Session,
-    /// Those of a leg, the so manieth of its turn, from 1.
-    Leg(u32),
+    /// Those of a leg.
+    Leg,
     /// Costs, budgets and rates of a stage.
     Stage,
     /// Eviction keys and spills of a pool.
