@@ -56,6 +56,12 @@ pub(super) fn class(
     if stops_serving(ours, theirs) {
         return Ok(Some(NOTHING_PENDING));
     }
+    if let Answer::Stopped(_, why) = theirs
+        && why.contains("wait for each other")
+        && ours.at("/report/notes").and_then(Value::as_array).is_some_and(|notes| notes.iter().any(is_deadlock))
+    {
+        return Ok(Some("legs: sessions that wait for each other are an error there, a note here"));
+    }
     if text.contains("fork {") && rejects(ours) && rejects(theirs) {
         return Ok(Some("legs: those of a session that is rejected run on"));
     }
@@ -103,6 +109,10 @@ pub(super) fn class(
         }
     }
     Ok(rounded(text, theirs).then_some("rounding: shares that are no dyadic number"))
+}
+
+fn is_deadlock(note: &Value) -> bool {
+    note["kind"] == "deadlocked"
 }
 
 /// Whether somebody asked a pool for more than it can ever have.
