@@ -138,7 +138,7 @@ fn lengthen_decodes(block: &mut Block) {
                 lengthen_decodes(then);
                 lengthen_decodes(otherwise);
             }
-            StmtKind::Loop { body } | StmtKind::Shielded { body } => lengthen_decodes(body),
+            StmtKind::Loop { body } | StmtKind::Shielded { body } | StmtKind::Fork { body } => lengthen_decodes(body),
             _ => {}
         }
     }

@@ -464,6 +464,13 @@ pub enum StmtKind {
         /// What is done to its end.
         body: Block,
     },
+    /// A leg of the session runs beside it from here on, with a copy of its attributes.
+    Fork {
+        /// What the leg does.
+        body: Block,
+    },
+    /// Wait until every leg of the session is over.
+    Join,
     /// For ever, until `end`.
     Loop {
         /// Repeated.
@@ -508,7 +515,7 @@ pub struct Grab {
     pub reserve: Option<Expr>,
 }
 
-/// `lease P (t)`.
+/// `lease P (t) renewed r every e`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
@@ -516,9 +523,22 @@ pub struct Lease {
     pub grab: u32,
     /// How long, in clock units; may be infinite.
     pub time: Expr,
+    /// How it goes on while its reader is there; `None`: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<Renewal>,
     /// How long once its session was cancelled; `None`: it ends then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abandoned: Option<Expr>,
+}
+
+/// `renewed r every e`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renewal {
+    /// How long the lease lasts from a renewal on, at least.
+    pub time: Expr,
+    /// Between two renewals, from the lease's begin.
+    pub every: Expr,
 }
 
 /// Work on one stage, or a flow over several.
@@ -676,7 +696,12 @@ impl Stmt {
     pub fn each_expr<'s>(&'s self, visit: &mut dyn FnMut(&'s Expr)) {
         match &self.kind {
             StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => visit(value),
-            StmtKind::Turn | StmtKind::End | StmtKind::Loop { .. } | StmtKind::Shielded { .. } => {}
+            StmtKind::Turn
+            | StmtKind::End
+            | StmtKind::Join
+            | StmtKind::Fork { .. }
+            | StmtKind::Loop { .. }
+            | StmtKind::Shielded { .. } => {}
             StmtKind::Drop { pool } => pool.member.iter().for_each(|m| visit(m)),
             StmtKind::Release { pool, after } => pool.member.as_deref().into_iter().chain(after).for_each(visit),
             StmtKind::Hold(hold) => {
@@ -689,6 +714,7 @@ impl Stmt {
                 hold.cache.iter().for_each(&mut *visit);
                 hold.lease.iter().for_each(|l| {
                     visit(&l.time);
+                    l.renewed.iter().flat_map(|r| [&r.time, &r.every]).for_each(&mut *visit);
                     l.abandoned.iter().for_each(&mut *visit);
                 });
             }
@@ -721,7 +747,7 @@ pub fn each_stmt<'s>(block: &'s [Stmt], visit: &mut dyn FnMut(&'s Stmt)) {
                 each_stmt(then, visit);
                 each_stmt(otherwise, visit);
             }
-            StmtKind::Loop { body } | StmtKind::Shielded { body } => each_stmt(body, visit),
+            StmtKind::Fork { body } | StmtKind::Loop { body } | StmtKind::Shielded { body } => each_stmt(body, visit),
             StmtKind::Run(run) => run.then.iter().for_each(|then| each_stmt(&then.body, visit)),
             _ => {}
         }

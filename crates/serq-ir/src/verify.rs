@@ -135,11 +135,13 @@ struct Body {
     workload: bool,
     /// Pools of the enclosing holds.
     held: Vec<u32>,
+    /// In a leg.
+    leg: bool,
 }
 
 impl Body {
     fn session() -> Self {
-        Self { depth: 0, workload: false, held: Vec::new() }
+        Self { depth: 0, workload: false, held: Vec::new(), leg: false }
     }
 }
 
@@ -377,7 +379,25 @@ impl Verifier<'_> {
                 })?;
                 self.expr(value, Moment::Session)
             }
-            StmtKind::Turn | StmtKind::End => Ok(()),
+            StmtKind::Turn | StmtKind::End | StmtKind::Join | StmtKind::Shielded { .. } | StmtKind::Fork { .. }
+                if body.leg =>
+            {
+                Err("a leg turns, ends, joins, shields or forks".into())
+            }
+            StmtKind::Turn | StmtKind::End | StmtKind::Join => Ok(()),
+            StmtKind::Fork { body: inner } => {
+                let preempts = |pool: &u32| self.program.pools[*pool as usize].preempt != Preempt::None;
+                ensure(!body.held.iter().any(preempts), || {
+                    "a `fork` inside a hold that may be preempted, and would fork again".into()
+                })?;
+                // What is held around it is the session's.
+                let around = std::mem::take(&mut body.held);
+                body.leg = true;
+                self.block(inner, body)?;
+                body.leg = false;
+                body.held = around;
+                Ok(())
+            }
             StmtKind::Hold(hold) => self.hold(hold, body),
             StmtKind::Grow { pool, units } => {
                 held(body, pool, "grow")?;
@@ -441,6 +461,10 @@ impl Verifier<'_> {
         if let Some(lease) = &hold.lease {
             ensure((lease.grab as usize) < hold.grabs.len(), || "a lease of a pool the hold does not name".into())?;
             self.expr(&lease.time, Moment::Session)?;
+            if let Some(renewed) = &lease.renewed {
+                self.expr(&renewed.time, Moment::Session)?;
+                self.expr(&renewed.every, Moment::Session)?;
+            }
             lease.abandoned.iter().try_for_each(|e| self.expr(e, Moment::Session))?;
         }
         let before = body.held.len();

@@ -52,8 +52,10 @@ pub(crate) struct Entry {
     /// Tells whether that is still the same job …
     order: u64,
     session: u32,
-    /// … and the same session.
+    /// … and the same session, …
     pub(crate) serial: u64,
+    /// … or leg: its number and its turn.
+    leg: (u32, u64),
     pub(crate) tokens: f64,
     decodes: bool,
     /// Its prefill's last token is among them, …
@@ -117,6 +119,7 @@ impl Kernel<'_> {
             order: job.order,
             session: job.session,
             serial: session.serial,
+            leg: session.which_leg(),
             tokens,
             decodes,
             first_token,
@@ -164,7 +167,8 @@ impl Kernel<'_> {
     fn come<W: World>(&mut self, world: &mut W, stage: u32, entry: &Entry, began: f64, lasted: f64) -> Result<()> {
         let slot = entry.session;
         let session = &self.sessions[slot as usize];
-        if session.serial != entry.serial || session.status == Status::Over {
+        let same = session.serial == entry.serial && session.which_leg() == entry.leg;
+        if !same || session.status == Status::Over {
             return Ok(());
         }
         let there = self.jobs[entry.job as usize].alive && self.jobs[entry.job as usize].order == entry.order;

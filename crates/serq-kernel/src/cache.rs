@@ -123,7 +123,8 @@ impl Kernel<'_> {
         if session == NOBODY {
             return None;
         }
-        self.sessions[session as usize].entries.iter().find(|(p, _)| *p == pool).map(|(_, entry)| *entry)
+        let entries = &self.sessions[self.whole(session) as usize].entries;
+        entries.iter().find(|(p, _)| *p == pool).map(|(_, entry)| *entry)
     }
 
     /// Consumes the session's own entry for a hold that caches: all of it, or at most the
@@ -161,6 +162,7 @@ impl Kernel<'_> {
         self.drop_own_entry(session, pool);
         let snapshot =
             self.code.pools[pool as usize].snapshots.then(|| self.attributes_of(session).to_vec().into_boxed_slice());
+        let session = self.whole(session);
         let entry = Entry { owner: session, quanta, released: self.now, link: Link::LOOSE, snapshot };
         let state = &mut self.pools[pool as usize];
         let at = self.entries.append(&mut state.lru, entry);
@@ -179,6 +181,7 @@ impl Kernel<'_> {
     }
 
     fn forget_entry(&mut self, session: u32, pool: u32) {
+        let session = self.whole(session);
         let entries = &mut self.sessions[session as usize].entries;
         if let Some(at) = entries.iter().position(|(p, _)| *p == pool) {
             let (_, entry) = entries.swap_remove(at);

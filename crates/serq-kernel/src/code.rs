@@ -31,6 +31,8 @@ pub struct Code {
     pub(crate) places: Vec<Place>,
     /// Where sessions begin (an [`Op::Init`]).
     pub(crate) start: u32,
+    /// The [`Op::Abandon`].
+    pub(crate) abandon: u32,
     pub(crate) init: Simple,
     pub(crate) turn: Simple,
     pub(crate) gauges: GaugesCode,
@@ -162,6 +164,14 @@ pub(crate) enum Op {
     Load(PoolRef, Box<Expr>),
     Drop(PoolRef),
     Release(PoolRef, Option<Box<Expr>>),
+    /// A leg begins with this operation.
+    Fork(u32),
+    /// The end of one.
+    LegOver,
+    /// Until all legs are over.
+    Join,
+    /// The session ends here, wherever it is: something of it can never be served.
+    Abandon,
     /// A cancelled session goes on …
     Shield,
     /// … to here.
@@ -182,6 +192,8 @@ pub(crate) enum Op {
 pub(crate) struct LeaseCode {
     pub(crate) grab: usize,
     pub(crate) time: Expr,
+    /// How long from a renewal on, and how often.
+    pub(crate) renewed: Option<(Expr, Expr)>,
     pub(crate) abandoned: Option<Expr>,
 }
 
@@ -336,6 +348,7 @@ impl<'a> Builder<'a> {
         self.push(Place::default(), Op::Init);
         self.block(&self.program.session);
         self.push(Place::default(), Op::End);
+        let abandon = self.push(Place::default(), Op::Abandon) as u32;
         let workload = &self.program.workload;
         let (mut init, mut turn) = (self.simple(&workload.init), self.simple(&workload.turn));
         if let Some(ir::Prefix { group, tokens }) = &workload.prefix {
@@ -369,6 +382,7 @@ impl<'a> Builder<'a> {
             ops: self.ops,
             places: self.places,
             start: 0,
+            abandon,
             init,
             turn,
             gauges,
@@ -447,6 +461,15 @@ impl<'a> Builder<'a> {
                 self.block(body);
                 Op::Jump(top)
             }
+            ir::StmtKind::Fork { body } => {
+                // The leg stands before its fork, behind which the session just goes on.
+                let over = self.push(at, Op::Jump(0));
+                self.block(body);
+                self.push(at, Op::LegOver);
+                self.ops[over] = Op::Jump(self.here());
+                Op::Fork(over as u32 + 1)
+            }
+            ir::StmtKind::Join => Op::Join,
             ir::StmtKind::Shielded { body } => {
                 self.push(at, Op::Shield);
                 self.block(body);
@@ -495,6 +518,7 @@ impl<'a> Builder<'a> {
             lease: hold.lease.as_ref().map(|l| LeaseCode {
                 grab: l.grab as usize,
                 time: self.expr(&l.time),
+                renewed: l.renewed.as_ref().map(|r| (self.expr(&r.time), self.expr(&r.every))),
                 abandoned: l.abandoned.as_ref().map(|e| self.expr(e)),
             }),
         }

@@ -28,6 +28,7 @@ impl Draws {
             Purpose::Stage => 4,
             Purpose::Pool => 5,
             Purpose::TraceChoice => 6,
+            Purpose::Leg => 7,
         };
         let mut hash = self.key;
         for word in [purpose, stream.owner, stream.turn, stream.counter] {

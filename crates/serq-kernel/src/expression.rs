@@ -811,7 +811,11 @@ impl Kernel<'_> {
         let (purpose, owner, turn, counter) = match frame.draws {
             Draws::Session => {
                 let session = &self.sessions[frame.session as usize];
-                (Purpose::Session, session.serial, 0, &session.draws)
+                if session.leg == 0 {
+                    (Purpose::Session, session.serial, 0, &session.draws)
+                } else {
+                    (Purpose::Leg, session.serial, session.turns + (u64::from(session.leg) << 32), &session.draws)
+                }
             }
             Draws::Turn => {
                 let session = &self.sessions[frame.session as usize];

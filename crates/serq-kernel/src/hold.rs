@@ -22,7 +22,7 @@
 use serq_ir::BuiltIn;
 
 use crate::code::{HoldCode, Op};
-use crate::expression::{Expr, Frame, NO_VARIABLES};
+use crate::expression::{Expr, Frame, NO_VARIABLES, NOBODY};
 use crate::kernel::Kernel;
 use crate::pool::{Grower, HOLDERS, QUEUE, TOLERANCE, USED};
 use crate::preemption::Room;
@@ -74,6 +74,8 @@ pub(crate) struct Lease {
     pub(crate) timer: Option<u32>,
     /// When its time is over.
     pub(crate) until: f64,
+    /// How it is renewed.
+    pub(crate) renewal: Option<Renewal>,
     /// Its release was asked for, and comes with the timer.
     pub(crate) released: bool,
     /// How much later it ends once its session was cancelled.
@@ -84,7 +86,34 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(crate) fn fenced(hold: OpenHold, share: Share, step: u64) -> Self {
-        Self { hold, share, timer: None, until: f64::INFINITY, released: true, abandoned: None, fence: Some(step) }
+        Self {
+            hold,
+            share,
+            timer: None,
+            until: f64::INFINITY,
+            renewal: None,
+            released: true,
+            abandoned: None,
+            fence: Some(step),
+        }
+    }
+}
+
+/// `renewed r every e` of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewal {
+    /// How long it lasts from a renewal on, at least.
+    pub(crate) time: f64,
+    pub(crate) every: f64,
+    /// When the lease began, and how many of the times to renew it are past.
+    pub(crate) since: f64,
+    pub(crate) past: u64,
+}
+
+impl Renewal {
+    /// When it is renewed next, if its reader is there.
+    pub(crate) fn next(&self) -> f64 {
+        self.since + (self.past + 1) as f64 * self.every
     }
 }
 
@@ -176,6 +205,9 @@ impl<'p> Kernel<'p> {
         self.pools[pool as usize].counts.rejected += 1;
         if W::MOVES_FLOWS {
             self.rejected.push((self.sessions[slot as usize].serial, pool));
+        }
+        if self.sessions[slot as usize].legs > 0 || self.sessions[slot as usize].leg_of != NOBODY {
+            return self.abandon_later(slot);
         }
         self.end_session(world, slot)
     }
@@ -475,6 +507,8 @@ impl<'p> Kernel<'p> {
             self.sessions[slot as usize].leases.iter().position(|l| l.share.pool == pool && !l.released)
         {
             self.end_lease(world, slot, lease)?;
+        } else if !self.sessions[slot as usize].expired.is_empty() {
+            self.release_late(slot, pool);
         }
         self.retry_pools(world)
     }

@@ -633,9 +633,12 @@ impl<'p> Kernel<'p> {
                 }
                 Status::Growing(pool) => self.pools[pool as usize].growers.iter().any(|g| g.session == slot),
                 Status::Serving(job) => self.jobs[job as usize].alive && self.jobs[job as usize].session == slot,
+                Status::Joining => session.legs > 0,
             };
+
             assert!(there, "session {} is where its status says: {:?}", session.serial, session.status);
         }
+        self.check_legs();
         self.check_flows();
         for stage in &self.stages {
             let order = |id: &u32| (self.jobs[*id as usize].admission, self.jobs[*id as usize].order);

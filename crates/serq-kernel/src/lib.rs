@@ -18,6 +18,7 @@ mod index_set;
 mod kernel;
 mod leap;
 mod lease;
+mod leg;
 mod lru;
 mod operation;
 mod pool;

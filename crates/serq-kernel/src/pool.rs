@@ -41,6 +41,8 @@ pub(crate) struct Pool {
     pub(crate) plain_blocks: bool,
     pub(crate) used: ExactSum,
     pub(crate) holders: u32,
+    /// What of it is leased.
+    pub(crate) leased: ExactSum,
     pub(crate) cached: ExactSum,
     /// Its entries, in order of release.
     pub(crate) lru: Lru,
@@ -90,6 +92,10 @@ pub struct PoolCounts {
     pub rejected: u64,
     /// Sessions preempted without having got further.
     pub stuck: u64,
+    /// Leases whose time was over before somebody took them.
+    pub leases_expired: u64,
+    /// Releases that came after their lease had expired.
+    pub late_releases: u64,
 }
 
 impl Pool {
@@ -101,6 +107,7 @@ impl Pool {
             plain_blocks: code.block.is_some() && !code.share_prefixes && code.evict.is_none() && code.spill.is_none(),
             used: ExactSum::default(),
             holders: 0,
+            leased: ExactSum::default(),
             cached: ExactSum::default(),
             lru: Lru::default(),
             addressed: code.share_prefixes.then(BlockPool::default),

@@ -215,6 +215,9 @@ impl Kernel<'_> {
         session.reached = if again { session.reached.max(position) } else { position };
         if session.cancelled && session.shields == 0 {
             // It was shielded until now.
+            if session.legs > 0 {
+                return self.abandon_later(slot);
+            }
             return self.end_session(world, slot);
         }
         self.rejoin(world, slot, position)
@@ -233,7 +236,7 @@ impl Kernel<'_> {
             Status::Queued(pool) => self.leave_queue(pool, slot),
             Status::Growing(_) => self.drop_growers(slot),
             Status::Ready => self.ready_list.retain(|&s| s != slot),
-            Status::Running | Status::Over => {}
+            Status::Running | Status::Joining | Status::Over => {}
         }
         // Until it is queued again it is nowhere, and a running grower sees that it is gone.
         self.sessions[slot as usize].status = Status::Over;

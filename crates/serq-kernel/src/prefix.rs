@@ -40,7 +40,7 @@ use crate::world::{Result, World};
 pub(crate) const NO_TABLE: u32 = u32::MAX;
 
 /// What a session's prompts are made of.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Prompt {
     /// Its own content's name: no other session has it.
     conversation: u64,

@@ -20,6 +20,7 @@
 
 use serq_ir::{BuiltIn, Expr, Mode, StmtKind};
 
+use crate::expression::NOBODY;
 use crate::hold::Share;
 use crate::kernel::Kernel;
 use crate::prefix::NO_TABLE;
@@ -97,7 +98,9 @@ impl<'p> Kernel<'p> {
     }
 
     fn session_of(&self, serial: u64) -> Option<u32> {
-        let is_it = |session: &crate::session::Session| session.serial == serial && session.status != Status::Over;
+        let is_it = |session: &crate::session::Session| {
+            session.serial == serial && session.status != Status::Over && session.leg_of == NOBODY
+        };
         self.sessions.iter().position(is_it).map(|slot| slot as u32)
     }
 

@@ -7,13 +7,15 @@
 //!            ┌───────────── ready ◀──────────────┐
 //!            │ runs until it blocks              │
 //!            ▼                                   │
-//!   queued (a hold) · growing (a `grow`) · serving (a run) · over
+//!   queued (a hold) · growing (a `grow`) · serving (a run) · joining (`join`) · over
 //! ```
+//!
+//! A leg ([`crate::leg`]) is a session of its own here, beside the one that forked it.
 //!
 //! # Invariants
 //!
 //! - A session is in exactly one of: the ready list, one pool's queue, one pool's
-//!   growers, a job; or it is running now, or over.
+//!   growers, a job; or it waits for its legs, is running now, or over.
 //! - A job, a queue place and a hold belong to one session, and go with it.
 
 use std::cell::Cell;
@@ -22,7 +24,7 @@ use serq_ir::{BuiltIn, Mode};
 
 use crate::choice::ChoiceCode;
 use crate::code::{Op, RunCode, Simple, SimpleOp};
-use crate::expression::{Draws, Expr, Frame, PoolRef};
+use crate::expression::{Draws, Expr, Frame, NOBODY, PoolRef};
 use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::HOLDERS;
@@ -48,6 +50,8 @@ pub(crate) enum Status {
     Growing(u32),
     /// Has this job at a stage.
     Serving(u32),
+    /// Waits for its legs.
+    Joining,
 }
 
 #[derive(Debug)]
@@ -100,6 +104,14 @@ pub(crate) struct Session {
     pub(crate) shields: u32,
     /// Its client went away.
     pub(crate) cancelled: bool,
+    /// The session whose leg it is, else [`NOBODY`], and which one of its turn, from 1.
+    pub(crate) leg_of: u32,
+    pub(crate) leg: u32,
+    /// Its legs that are not over, and those its turn forked.
+    pub(crate) legs: u32,
+    pub(crate) legs_forked: u32,
+    /// Pools its leases of which expired, until a release came that found none.
+    pub(crate) expired: Vec<u32>,
 }
 
 impl Session {
@@ -133,7 +145,32 @@ impl Session {
             statements: 0,
             shields: 0,
             cancelled: false,
+            leg_of: NOBODY,
+            leg: 0,
+            legs: 0,
+            legs_forked: 0,
+            expired: Vec::new(),
         }
+    }
+
+    /// What is new of a session in the place of one that is over, whose buffers stay.
+    pub(crate) fn renew(&mut self, serial: u64, pc: u32) {
+        *self = Self {
+            serial,
+            pc,
+            holds: std::mem::take(&mut self.holds),
+            shares: std::mem::take(&mut self.shares),
+            leases: std::mem::take(&mut self.leases),
+            entries: std::mem::take(&mut self.entries),
+            members: std::mem::take(&mut self.members),
+            prompt: std::mem::take(&mut self.prompt),
+            ..Self::new()
+        };
+    }
+
+    /// What tells a leg from the others of its session, and from that itself.
+    pub(crate) fn which_leg(&self) -> (u32, u64) {
+        if self.leg == 0 { (0, 0) } else { (self.leg, self.turns) }
     }
 
     fn at_instant(&mut self, now: f64) {
@@ -172,33 +209,27 @@ impl Kernel<'_> {
             let message = "a million sessions arrived without time passing".into();
             return Err(self.fault(message, None, None));
         }
-        let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.sessions.push(Session::new());
-            self.attributes.resize(self.attributes.len() + self.code.attributes, 0.0);
-            (self.sessions.len() - 1) as u32
-        });
+        let slot = self.free_slot();
         let serial = self.serial_next;
         self.serial_next += 1;
         let n = self.code.attributes;
         self.attributes[slot as usize * n..][..n].fill(0.0);
         self.set_attribute(slot, BuiltIn::Serial as u32, serial as f64);
         let session = &mut self.sessions[slot as usize];
-        // The buffers of the session that had the slot stay; everything it knew goes.
-        *session = Session {
-            serial,
-            pc: self.code.start,
-            trace_session: arrival.trace_session,
-            holds: std::mem::take(&mut session.holds),
-            shares: std::mem::take(&mut session.shares),
-            leases: std::mem::take(&mut session.leases),
-            entries: std::mem::take(&mut session.entries),
-            members: std::mem::take(&mut session.members),
-            prompt: std::mem::take(&mut session.prompt),
-            ..Session::new()
-        };
+        session.renew(serial, self.code.start);
+        session.trace_session = arrival.trace_session;
         self.begin_prompt(slot);
         self.live += 1;
         self.ready(slot)
+    }
+
+    /// A place for a session.
+    pub(crate) fn free_slot(&mut self) -> u32 {
+        self.free_slots.pop().unwrap_or_else(|| {
+            self.sessions.push(Session::new());
+            self.attributes.resize(self.attributes.len() + self.code.attributes, 0.0);
+            (self.sessions.len() - 1) as u32
+        })
     }
 
     pub(crate) fn ready(&mut self, slot: u32) -> Result<()> {
@@ -339,7 +370,20 @@ impl Kernel<'_> {
             Op::Init => self.run_simple(world, slot, &code.init)?,
             Op::Turn => self.turn(world, slot)?,
             Op::End => {
+                if self.sessions[slot as usize].legs > 0 {
+                    return Err(self.fault_legs(slot));
+                }
                 self.end_session(world, slot)?;
+                return Ok(false);
+            }
+            Op::Fork(start) => self.fork(world, slot, *start)?,
+            Op::LegOver => {
+                self.end_leg(world, slot)?;
+                return Ok(false);
+            }
+            Op::Join => return Ok(self.await_legs(world, slot)),
+            Op::Abandon => {
+                self.abandon(world, slot)?;
                 return Ok(false);
             }
             Op::Shield => self.sessions[slot as usize].shields += 1,
@@ -434,6 +478,7 @@ impl Kernel<'_> {
         self.set_attribute(slot, BuiltIn::TurnNo as u32, turn_no);
         let session = &mut self.sessions[slot as usize];
         session.turns += 1;
+        session.legs_forked = 0;
         session.last_token = f64::NAN;
         session.decodes = false;
         session.token_again = false;
@@ -543,6 +588,9 @@ impl Kernel<'_> {
 
     pub(crate) fn end_session<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
         let cancelled = self.sessions[slot as usize].cancelled;
+        if self.sessions[slot as usize].legs > 0 {
+            self.end_legs(world, slot, cancelled)?;
+        }
         while !self.sessions[slot as usize].holds.is_empty() {
             self.give_back_innermost(world, slot, None, cancelled)?;
         }
@@ -571,8 +619,9 @@ impl Kernel<'_> {
     /// A fault of a `cache` clause, or of whoever gets the room.
     pub fn tell_cancelled<W: World>(&mut self, world: &mut W, now: f64, serial: u64) -> Result<()> {
         self.at(now);
-        let alive =
-            |session: &Session| session.serial == serial && session.status != Status::Over && !session.cancelled;
+        let alive = |session: &Session| {
+            session.serial == serial && session.status != Status::Over && !session.cancelled && session.leg_of == NOBODY
+        };
         if let Some(slot) = self.sessions.iter().position(alive) {
             self.sessions[slot].cancelled = true;
             self.tell_move(world, slot as u32, Move::Cancelled);
@@ -580,6 +629,9 @@ impl Kernel<'_> {
                 self.cancel(world, slot as u32)?;
             } else {
                 self.count_out(slot as u32);
+                for leg in self.legs_of(slot as u32) {
+                    self.count_out(leg);
+                }
             }
         }
         self.end_fact(world)
@@ -599,6 +651,13 @@ impl Kernel<'_> {
 
     /// The end of a session that was cancelled, wherever it is.
     pub(crate) fn cancel<W: World>(&mut self, world: &mut W, slot: u32) -> Result<()> {
+        self.withdraw(world, slot);
+        self.end_session(world, slot)?;
+        self.retry_pools(world)
+    }
+
+    /// Takes a session that is to end out of wherever it is. What it computed until now counts.
+    pub(crate) fn withdraw<W: World>(&mut self, world: &mut W, slot: u32) {
         let mut fence = None;
         if let Status::Serving(job) = self.sessions[slot as usize].status {
             // What it computed until now counts.
@@ -613,8 +672,6 @@ impl Kernel<'_> {
         if let Some((stage, memory)) = fence {
             self.raise_fence(slot, stage, memory);
         }
-        self.end_session(world, slot)?;
-        self.retry_pools(world)
     }
 }
 

@@ -46,7 +46,8 @@ pub struct Stream {
     pub purpose: Purpose,
     /// The session's serial number, or the member of a machine.
     pub owner: u64,
-    /// The turn, for [`Purpose::Turn`]; else 0.
+    /// The turn, for [`Purpose::Turn`]; for [`Purpose::Leg`] that and 2³² times which leg of it;
+    /// else 0.
     pub turn: u64,
     /// How many were drawn before.
     pub counter: u64,
@@ -62,6 +63,8 @@ pub enum Purpose {
     Turn,
     /// A session's statements.
     Session,
+    /// Those of a leg.
+    Leg,
     /// Costs, budgets and rates of a stage.
     Stage,
     /// Eviction keys and spills of a pool.
@@ -163,6 +166,13 @@ pub enum Action {
         /// As in `WakeAt`.
         timer: u32,
     },
+    /// A lease began or ended: so much of its pool is leased from now on.
+    Leased {
+        /// Member of a pool.
+        pool: u32,
+        /// Units, of all its leases.
+        units: f64,
+    },
     /// A job ended.
     JobEnded {
         /// Member of a stage; a flow tells each of its stages.
@@ -218,7 +228,7 @@ pub enum Action {
     },
 }
 
-/// What befalls a session. `Queued`, `Growing` and `Serving` last until the next of them, a
+/// What befalls a session. `Queued`, `Growing`, `Serving` and `Joining` last until the next of them, a
 /// preemption, a turn or the session's end; the others take no time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Move {
@@ -278,6 +288,17 @@ pub enum Move {
     Cancelled,
     /// It is over.
     Ended,
+    /// A leg of a session begins, in the place this is told of.
+    Forked {
+        /// The session's place.
+        of: u32,
+        /// The so manieth of its turn, from 1.
+        leg: u32,
+    },
+    /// That leg is over.
+    LegOver,
+    /// It waits for its legs.
+    Joining,
 }
 
 /// Why a program cannot go on.

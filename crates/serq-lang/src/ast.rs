@@ -39,7 +39,7 @@ pub enum Item {
     Stage(Stage),
     /// `queue NAME[n] : roles { … }`
     Queue(Queue),
-    /// `D pull P latency x share policy;`
+    /// `D pull P latency x share policy;` or `P push D …`
     Relation(Relation),
     /// `share policy;`
     Share(Share),
@@ -308,13 +308,13 @@ pub struct Entry {
 /// `READER pull SOURCE latency x share policy;`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relation {
-    /// The queue that reads.
+    /// The queue the data comes to: in front of `pull`, behind `push`.
     pub reader: Name,
-    /// `push` instead of `pull`.
+    /// `push` instead of `pull`: the source begins a copy.
     pub push: bool,
     /// The word `pull` or `push`.
     pub verb_span: Span,
-    /// The queue read from.
+    /// The queue it comes from.
     pub source: Name,
     /// `latency x`
     pub latency: Option<Expr>,
@@ -559,6 +559,10 @@ pub enum StmtKind {
     Loop(Block),
     /// `shielded { … }`
     Shielded(Block),
+    /// `fork { … }`
+    Fork(Block),
+    /// `join;`
+    Join,
     /// `choose x in n by (…);`
     Choose(Name, Expr, Vec<Expr>),
     /// `Q[i].verb (…) from P[i] to M (m);`
@@ -611,6 +615,8 @@ pub struct Hold {
     pub cache: Option<Expr>,
     /// `lease P (e)`
     pub lease: Option<(Ref, Expr)>,
+    /// `renewed e every e` behind it
+    pub renewed: Option<(Expr, Expr)>,
     /// `abandoned (e)` behind it
     pub abandoned: Option<Expr>,
 }

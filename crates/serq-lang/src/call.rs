@@ -269,7 +269,7 @@ impl<'a> Linker<'a> {
             let at = relation.declared.span;
             let source = self.names.queues[relation.source].declared.name.text.as_str();
             return Err(self
-                .error("from-other-queue", span, format!("`{reader_name}` pulls from `{source}`, not from `{word}`"))
+                .error("from-other-queue", span, format!("`{reader_name}` reads from `{source}`, not from `{word}`"))
                 .note(at, "the relation")
                 .done(self));
         }
@@ -353,7 +353,7 @@ impl<'a> Linker<'a> {
         let e = self.error(
             "transfer-nowhere",
             called_at.unwrap_or(span),
-            format!("`transfer` in queue `{name}`, which pulls from no queue"),
+            format!("`transfer` in queue `{name}`, which no queue's data comes to"),
         );
         let e = if called_at.is_some() { e.note(span, "in the entry called here") } else { e };
         Err(e
@@ -361,7 +361,8 @@ impl<'a> Linker<'a> {
             .done(self))
     }
 
-    /// `run D.nic.latency[self] (x); run P.nic[i], D.nic[self] (W);`
+    /// `run D.nic.latency[self] (x); run P.nic[i], D.nic[self] (W);`, of a push with the wait at
+    /// `P.nic.latency[i]`.
     pub(crate) fn run_relation(
         &mut self,
         moving: &Moving,
@@ -387,14 +388,8 @@ impl<'a> Linker<'a> {
         };
         let relation = self.names.queues[reader].relation.as_ref().expect("a transfer over it is being linked");
         let (sender, latency) = (relation.source, relation.latency);
+        let pushed = relation.declared.push;
         let member = self.own_member(scope, Clause::Value)?;
-        if let Some((stage, x)) = latency
-            && let Ok(x) = self.latency(x)
-        {
-            let stage = ir::StageRef { stage: stage as u32, member: member.clone() };
-            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
-            self.push(out, span, ir::StmtKind::Run(Box::new(run)));
-        }
         let size = self.names.queues[sender].size;
         let sent = match (source.queue, source.index) {
             (None, _) => size.map(|_| Box::new(self.unknown_value())),
@@ -404,6 +399,14 @@ impl<'a> Linker<'a> {
             }
             _ => None,
         };
+        if let Some((stage, x)) = latency
+            && let Ok(x) = self.latency(x)
+        {
+            let stage =
+                ir::StageRef { stage: stage as u32, member: if pushed { sent.clone() } else { member.clone() } };
+            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
+            self.push(out, span, ir::StmtKind::Run(Box::new(run)));
+        }
         let nics = (self.names.queues[sender].nic, self.names.queues[reader].nic);
         let (Some(sending), Some(receiving)) = nics else { return Err(Reported) };
         let refs = vec![

@@ -210,16 +210,11 @@ impl<'a> Linker<'a> {
             }
             return;
         };
-        if declared.push {
-            self.unrelated.insert(reader);
-            self.error("not-yet", declared.verb_span, "`push` is not supported yet")
-                .help("write `pull`, with the reader first")
-                .done(self);
-            return;
-        }
         if reader == source {
             self.unrelated.insert(reader);
-            self.error("bad-relation", declared.source.span, format!("`{}` reads from itself", declared.reader.text))
+            let does = if declared.push { "writes to" } else { "reads from" };
+            let second = if declared.push { &declared.reader } else { &declared.source };
+            self.error("bad-relation", second.span, format!("`{}` {does} itself", second.text))
                 .help("a relation joins two queues")
                 .done(self);
             return;
@@ -229,7 +224,7 @@ impl<'a> Linker<'a> {
             self.error(
                 "repeated",
                 declared.reader.span,
-                format!("`{}` already reads from a queue", declared.reader.text),
+                format!("`{}` already is the reader of a relation", declared.reader.text),
             )
             .note(first, "here")
             .help("a reader has one relation")
@@ -238,8 +233,10 @@ impl<'a> Linker<'a> {
         }
         self.declare_share(declared.policy, declared.span);
         let latency = declared.latency.as_ref().and_then(|x| {
-            let name = format!("{}.nic.latency", declared.reader.text);
-            let at = self.declare_stage(name, declared.span, None, Kind::Latency, Some(reader), item)?;
+            // Whoever begins a copy waits before it.
+            let waits = if declared.push { source } else { reader };
+            let name = format!("{}.nic.latency", self.names.queues[waits].declared.name.text);
+            let at = self.declare_stage(name, declared.span, None, Kind::Latency, Some(waits), item)?;
             Some((at, x))
         });
         self.names.queues[reader].relation = Some(Relation { declared, source, latency });

@@ -47,6 +47,8 @@ pages! {
     "entry-reads-outside",
     "file-too-large",
     "flow-stage",
+    "fork-join",
+    "fork-preempted",
     "from-other-queue",
     "from-without-lease",
     "held-twice",

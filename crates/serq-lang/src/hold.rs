@@ -37,7 +37,11 @@ impl<'a> Linker<'a> {
         let lease = hold.lease.as_ref().map(|(pool, time)| {
             let target = self.pool_ref(pool, scope, Clause::Value, Doing::Allocates("lease"));
             let abandoned = hold.abandoned.as_ref().map(|e| self.expr(e, header, Clause::LeaseTime)).transpose();
-            (target, self.expr(time, header, Clause::LeaseTime), abandoned)
+            let renewed = hold
+                .renewed
+                .as_ref()
+                .map(|(time, every)| [time, every].map(|e| self.expr(e, header, Clause::LeaseTime)));
+            (target, self.expr(time, header, Clause::LeaseTime), renewed, abandoned)
         });
         if hold.reuse.is_some() && hold.cache.is_none() {
             let at = hold.reuse.as_ref().map_or(span, |e| e.span);
@@ -59,8 +63,12 @@ impl<'a> Linker<'a> {
         self.no_pool_twice(hold, &linked)?;
         let lease = match lease {
             None => None,
-            Some((pool, time, abandoned)) => {
+            Some((pool, time, renewed, abandoned)) => {
                 let (pool, time, abandoned) = (pool?, amount(time), abandoned?);
+                let renewed = match renewed {
+                    Some([time, every]) => Some(ir::Renewal { time: time?, every: every? }),
+                    None => None,
+                };
                 let Some(grab) = linked.iter().position(|g| g.pool == pool) else {
                     let (written, _) = hold.lease.as_ref().expect("it was linked");
                     let held: Vec<String> = hold.grabs.iter().map(|g| written_as(&g.pool)).collect();
@@ -74,7 +82,7 @@ impl<'a> Linker<'a> {
                         .help(format!("it holds {}", held.join(", ")))
                         .done(self));
                 };
-                Some(ir::Lease { grab: grab as u32, time, abandoned })
+                Some(ir::Lease { grab: grab as u32, time, renewed, abandoned })
             }
         };
         let (reuse, cache) = (optional(reuse), optional(cache));

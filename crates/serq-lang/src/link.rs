@@ -90,6 +90,8 @@ pub(crate) struct Linker<'a> {
     /// Names whose declaration was refused.
     pub(crate) declined: BTreeSet<String>,
     pub(crate) bad_definitions: BTreeSet<&'a str>,
+    /// The `fork` whose leg is being linked.
+    pub(crate) leg: Option<Span>,
     /// Readers whose relation was refused.
     pub(crate) unrelated: BTreeSet<usize>,
     /// A relation names a queue that does not exist.
@@ -289,6 +291,7 @@ pub(crate) fn link(
         bad_definitions: BTreeSet::new(),
         unrelated: BTreeSet::new(),
         relation_refused: false,
+        leg: None,
         recursive: BTreeSet::new(),
         entry_sets: BTreeMap::new(),
         leases: Vec::new(),

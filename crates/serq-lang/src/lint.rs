@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use serq_ir::{self as ir, BuiltIn, Expr, StmtKind};
 
+use crate::ast::{self, PoolOptionKind};
 use crate::fold;
 use crate::link::{Linker, Part};
 use crate::source::Span;
@@ -29,6 +30,7 @@ pub(crate) fn check(linker: &mut Linker<'_>, session: &ir::Block, workload: &ir:
     });
     Amounts { linker, holds: Vec::new(), leased: Vec::new(), whole, turn_sets }.session(session);
     if whole {
+        check_legs(linker, session);
         stale::check(linker, session, workload);
         if !linker.gaps.time {
             check_loops(linker, session);
@@ -107,9 +109,39 @@ impl Amounts<'_, '_> {
                     self.block(otherwise);
                 }
                 StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
+                StmtKind::Fork { body } => {
+                    self.preempted_around(stmt);
+                    // What is held around it is the session's.
+                    let around = std::mem::take(&mut self.holds);
+                    self.block(body);
+                    self.holds = around;
+                }
                 _ => {}
             }
         }
+    }
+
+    /// A `fork` in a hold that runs again from its header when it was preempted.
+    fn preempted_around(&mut self, stmt: &ir::Stmt) {
+        let preempts =
+            |pool: &&ir::PoolRef| {
+                let pool = self.linker.names.pools.get(pool.pool as usize);
+                pool.is_some_and(|pool| {
+                    pool.declared.options.iter().rev().any(
+                        |option| matches!(&option.kind, PoolOptionKind::Preempt(how) if *how != ast::Preempt::None),
+                    )
+                })
+            };
+        let Some(pool) = self.holds.iter().flatten().find(preempts) else { return };
+        let name = self.linker.pool_name(pool);
+        let declared = self.linker.names.pools[pool.pool as usize].declared.name.span;
+        let span = self.span(stmt, Part::Whole).map(|s| Span { end: s.start + 4, ..s });
+        self.linker
+            .error("fork-preempted", span, format!("`fork` inside a hold of `{name}`, which may be preempted"))
+            .label("the hold would run again from its header, and fork another leg")
+            .note(declared, "this pool preempts")
+            .help("fork before the hold, and `join` where the leg is needed")
+            .done(self.linker);
     }
 
     fn amount(&mut self, stmt: &ir::Stmt, verb: &str, units: &Expr, part: Part) {
@@ -195,7 +227,7 @@ impl Amounts<'_, '_> {
                 continue;
             }
             let mut set: Option<(ir::Place, u32)> = None;
-            ir::each_stmt(&hold.body, &mut |s| match &s.kind {
+            each_own_stmt(&hold.body, &mut |s| match &s.kind {
                 StmtKind::Set { attribute, .. } | StmtKind::Choose { attribute, .. }
                     if set.is_none() && read.contains(attribute) =>
                 {
@@ -250,7 +282,9 @@ impl Amounts<'_, '_> {
                         reads(then, found);
                         reads(otherwise, found);
                     }
-                    StmtKind::Loop { body } | StmtKind::Shielded { body } => reads(body, found),
+                    StmtKind::Loop { body } | StmtKind::Shielded { body } | StmtKind::Fork { body } => {
+                        reads(body, found);
+                    }
                     StmtKind::Run(run) => run.then.iter().for_each(|then| reads(&then.body, found)),
                     _ => {}
                 }
@@ -343,6 +377,60 @@ fn indexed(name: &str, member: Option<&Expr>) -> String {
     match name.split_once('.') {
         Some((queue, field)) => format!("{queue}{index}.{field}"),
         None => format!("{name}{index}"),
+    }
+}
+
+/// Visits the statements of a block and of those inside, legs aside: what they set is their own.
+fn each_own_stmt<'s>(block: &'s [ir::Stmt], visit: &mut dyn FnMut(&'s ir::Stmt)) {
+    for stmt in block {
+        match &stmt.kind {
+            StmtKind::Fork { .. } => continue,
+            _ => visit(stmt),
+        }
+        match &stmt.kind {
+            StmtKind::Hold(hold) => each_own_stmt(&hold.body, visit),
+            StmtKind::Branch { then, otherwise, .. } => {
+                each_own_stmt(then, visit);
+                each_own_stmt(otherwise, visit);
+            }
+            StmtKind::Loop { body } | StmtKind::Shielded { body } => each_own_stmt(body, visit),
+            StmtKind::Run(run) => run.then.iter().for_each(|then| each_own_stmt(&then.body, visit)),
+            _ => {}
+        }
+    }
+}
+
+/// Legs nobody waits for, and a wait for none.
+fn check_legs(linker: &mut Linker<'_>, session: &ir::Block) {
+    let (mut fork, mut join) = (None, None);
+    ir::each_stmt(session, &mut |s| match s.kind {
+        StmtKind::Fork { .. } => {
+            fork.get_or_insert(s.at);
+        }
+        StmtKind::Join => {
+            join.get_or_insert(s.at);
+        }
+        _ => {}
+    });
+    let word = |linker: &Linker<'_>, at| linker.places.span(at, Part::Whole).map(|s| Span { end: s.start + 4, ..s });
+    match (fork, join) {
+        (Some(fork), None) => {
+            let span = word(linker, fork);
+            linker
+                .error("fork-join", span, "a leg that nothing waits for: the session never joins")
+                .label("a session may not end while its leg runs")
+                .help("write `join;` where the session needs what the leg did, or before its end")
+                .done(linker);
+        }
+        (None, Some(join)) => {
+            let span = word(linker, join);
+            linker
+                .error("fork-join", span, "`join` in a program that forks nothing")
+                .label("there is no leg to wait for")
+                .help("write `fork { … }` before it, around what runs beside the session")
+                .done(linker);
+        }
+        _ => {}
     }
 }
 

@@ -19,6 +19,7 @@
 use crate::ast::{self, ExprKind, Item, QueueItem, StmtKind, WorkloadItem};
 use crate::diagnostic::Diagnostic;
 use crate::source::Span;
+use crate::walk::{self, Visitor};
 
 /// The stage on which a request waits for its first token; its work is the prompt's length.
 pub const FIRST_TOKEN: &str = "first token";
@@ -57,6 +58,7 @@ pub(crate) fn rewrite(files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
         let help = "write `queue D : decode { … decode (x) { … } }`, and call it in a route: `D.decode (prompt);`";
         return Err(Box::new(Diagnostic::error("not-played", None, message).help(help)));
     }
+    refuse_forked_requests(files)?;
     let answer = answer_of(files)?;
     let definitions: Vec<ast::Def> = files
         .iter()
@@ -100,6 +102,66 @@ pub(crate) fn rewrite(files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
         }
     }
     Ok(())
+}
+
+/// A leg that asks for nothing is the server's. One that does, or is the session's own, is not played.
+fn refuse_forked_requests(files: &[ast::File]) -> Result<(), Box<Diagnostic>> {
+    let mut found = None;
+    for file in files {
+        let mut legs = Legs::default();
+        walk::statements(file, &mut legs);
+        let asks = |fork: &&ast::Stmt| {
+            let mut leg = Asks::default();
+            walk::stmt(fork, &mut leg);
+            leg.decodes
+        };
+        let mut own = Legs::default();
+        for item in &file.items {
+            match item {
+                Item::Session(session) => walk::block(&session.body, &mut own),
+                Item::Workload(workload) => workload.items.iter().for_each(|item| {
+                    if let WorkloadItem::Session(session) = item {
+                        walk::block(&session.body, &mut own);
+                    }
+                }),
+                _ => {}
+            }
+        }
+        found = found.or(legs.forks.iter().copied().find(asks).or(own.forks.first().copied()));
+    }
+    let Some(fork) = found else { return Ok(()) };
+    let message = "a client's session does one thing after another: it asks for nothing in a `fork`'s leg";
+    let span = Span { end: fork.span.start + 4, ..fork.span };
+    let help = "play the program with the leg's statements before what follows it";
+    Err(Box::new(Diagnostic::error("not-played", span, message).help(help)))
+}
+
+/// Every `fork`.
+#[derive(Default)]
+struct Legs<'a> {
+    forks: Vec<&'a ast::Stmt>,
+}
+
+impl<'a> Visitor<'a> for Legs<'a> {
+    fn reads(&mut self, _: &'a ast::Ref) {}
+
+    fn forks(&mut self, fork: &'a ast::Stmt) {
+        self.forks.push(fork);
+    }
+}
+
+/// Whether decode entries are called.
+#[derive(Default)]
+struct Asks {
+    decodes: bool,
+}
+
+impl<'a> Visitor<'a> for Asks {
+    fn reads(&mut self, _: &'a ast::Ref) {}
+
+    fn enters(&mut self, entry: &'a ast::Ref) {
+        self.decodes |= entry.field.as_ref().is_some_and(|verb| verb.text == "decode");
+    }
 }
 
 /// The attribute that is an answer's length: the one set to plain `max_tokens` where the program says what
@@ -221,7 +283,9 @@ impl Said {
                     self.hear_run(prefills, decodes, then.as_deref(), definitions, when, depth);
                 }
                 StmtKind::Hold(hold) => self.hear(&hold.body, definitions, when, depth),
-                StmtKind::Loop(body) | StmtKind::Shielded(body) => self.hear(body, definitions, when, depth),
+                StmtKind::Loop(body) | StmtKind::Shielded(body) | StmtKind::Fork(body) => {
+                    self.hear(body, definitions, when, depth);
+                }
                 StmtKind::Branch { then, otherwise, .. } => {
                     let (before, mut other) = (*when, *when);
                     self.hear(then, definitions, when, depth);
@@ -293,6 +357,11 @@ fn strip(block: &mut ast::Block, used: &mut Vec<String>) {
                 continue;
             }
             StmtKind::Grow(..) | StmtKind::Load(..) | StmtKind::Drop(_) | StmtKind::Release(..) => continue,
+            // What a leg sets nobody else sees.
+            StmtKind::Fork(_) | StmtKind::Join => {
+                stmts.push(unknown(LEFT_OUT, at));
+                continue;
+            }
             StmtKind::Hold(hold) => {
                 stmts.push(unknown(LEFT_OUT, at));
                 stmts.extend(hold.bindings.iter().map(|(name, _)| unknown(&name.text, at)));

@@ -373,6 +373,7 @@ fn certain_leases(block: &[ir::Stmt]) -> Vec<u32> {
                 let (a, b) = (certain_leases(then), certain_leases(otherwise));
                 leased.extend(a.into_iter().filter(|p| b.contains(p)));
             }
+            ir::StmtKind::Fork { body } | ir::StmtKind::Shielded { body } => leased.extend(certain_leases(body)),
             // Nothing comes behind a loop.
             _ => {}
         }

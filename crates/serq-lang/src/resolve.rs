@@ -116,7 +116,7 @@ pub(crate) struct Queue<'a> {
     pub(crate) size: Option<u32>,
 }
 
-/// `D pull P`, kept at D.
+/// `D pull P` or `P push D`, kept at D.
 pub(crate) struct Relation<'a> {
     pub(crate) declared: &'a ast::Relation,
     pub(crate) source: usize,

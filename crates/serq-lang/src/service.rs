@@ -17,7 +17,7 @@
 use crate::ast::{self, ExprKind, Item, StmtKind, WorkloadItem};
 use crate::diagnostic::Diagnostic;
 use crate::parser;
-use crate::source::SourceMap;
+use crate::source::{SourceMap, Span};
 use crate::walk::{self, Visitor};
 
 /// What a request's words are inside: the attributes in which a trace brings the same.
@@ -70,6 +70,13 @@ fn workloads(files: &mut [ast::File]) -> impl Iterator<Item = &mut ast::Workload
 ///
 /// A program no request can be made to.
 pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
+    let mut forks = Forks::default();
+    files.iter().for_each(|file| walk::statements(file, &mut forks));
+    if let Some(span) = forks.first {
+        let message = "a request that forks is not served: an instance has each request in one place";
+        let help = "write the leg's statements before what follows it; the simulation runs legs";
+        return Err(Box::new(Diagnostic::error("not-served", span, message).help(help)));
+    }
     let at = files.iter().flat_map(|file| &file.items).find_map(|item| match item {
         Item::Workload(workload) => Some(workload.keyword_span),
         Item::Session(session) => Some(session.keyword_span),
@@ -135,7 +142,7 @@ fn added(sources: &mut SourceMap, name: &str, text: &str) -> (ast::Block, Option
     let (mut tree, found) = parser::parse(file, &text);
     assert!(found.is_empty(), "{text} is read: {found:?}");
     name_words(std::slice::from_mut(&mut tree));
-    let (mut block, mut session) = (ast::Block { stmts: Vec::new(), span: crate::source::Span::default() }, None);
+    let (mut block, mut session) = (ast::Block { stmts: Vec::new(), span: Span::default() }, None);
     for item in tree.items {
         let Item::Workload(workload) = item else { continue };
         for item in workload.items {
@@ -157,10 +164,25 @@ fn requests_of<'a>(block: &'a ast::Block, requests: &mut Vec<&'a Option<ast::Nam
                 requests_of(then, requests);
                 otherwise.iter().for_each(|block| requests_of(block, requests));
             }
-            StmtKind::Loop(body) | StmtKind::Shielded(body) => requests_of(body, requests),
+            StmtKind::Loop(body) | StmtKind::Shielded(body) | StmtKind::Fork(body) => requests_of(body, requests),
             StmtKind::Hold(hold) => requests_of(&hold.body, requests),
             _ => {}
         }
+    }
+}
+
+/// Where the first `fork` stands.
+#[derive(Default)]
+struct Forks {
+    first: Option<Span>,
+}
+
+impl<'a> Visitor<'a> for Forks {
+    fn reads(&mut self, _: &'a ast::Ref) {}
+
+    fn forks(&mut self, fork: &'a ast::Stmt) {
+        let word = Span { end: fork.span.start + 4, ..fork.span };
+        self.first.get_or_insert(word);
     }
 }
 

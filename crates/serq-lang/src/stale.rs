@@ -77,6 +77,12 @@ impl Stale<'_, '_> {
                     self.near = near;
                 }
                 StmtKind::Shielded { body } => self.block(body),
+                StmtKind::Fork { body } => {
+                    // It sets a copy of the attributes.
+                    let (set, near) = (self.set.clone(), self.near.clone());
+                    self.block(body);
+                    (self.set, self.near) = (set, near);
+                }
                 StmtKind::Run(run) => run.then.iter().for_each(|then| self.block(&then.body)),
                 _ => {}
             }

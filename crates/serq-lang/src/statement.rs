@@ -78,6 +78,7 @@ impl<'a> Linker<'a> {
 
     fn stmt_kind(&mut self, stmt: &'a ast::Stmt, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
         let span = stmt.span;
+        self.refuse_in_leg(stmt)?;
         match &stmt.kind {
             StmtKind::Set(name, value) => self.set(name, value, span, scope, out),
             StmtKind::Observe(name, value) => {
@@ -153,6 +154,17 @@ impl<'a> Linker<'a> {
                 self.push(out, span, ir::StmtKind::Loop { body });
                 Ok(())
             }
+            StmtKind::Fork(body) => {
+                self.leg = Some(Span { end: span.start + 4, ..span });
+                let body = self.inner_block(body, scope);
+                self.leg = None;
+                self.push(out, span, ir::StmtKind::Fork { body });
+                Ok(())
+            }
+            StmtKind::Join => {
+                self.push(out, span, ir::StmtKind::Join);
+                Ok(())
+            }
             StmtKind::Shielded(body) => {
                 let body = self.inner_block(body, scope);
                 self.push(out, span, ir::StmtKind::Shielded { body });
@@ -172,6 +184,25 @@ impl<'a> Linker<'a> {
             }
             StmtKind::Use(name, arguments) => self.use_of_statements(name, arguments, scope, out),
         }
+    }
+
+    /// A leg is a part of the session beside it: what is the whole session's is not the leg's.
+    fn refuse_in_leg(&mut self, stmt: &ast::Stmt) -> Result<()> {
+        let Some(leg) = self.leg else { return Ok(()) };
+        let (word, help) = match stmt.kind {
+            StmtKind::Turn => ("turn", "begin the turn before the `fork`, or behind the `join`"),
+            StmtKind::End => ("end", "a leg ends with its last statement; the session ends behind a `join`"),
+            StmtKind::Join => ("join", "the session waits for its legs; a leg waits for nobody"),
+            StmtKind::Fork(_) => ("fork", "the session forks all its legs itself, one behind the other"),
+            StmtKind::Shielded(_) => ("shielded", "shield the session's own statements, the `join` among them"),
+            _ => return Ok(()),
+        };
+        let span = Span { end: stmt.span.start + word.len() as u32, ..stmt.span };
+        Err(self
+            .error("misplaced-statement", span, format!("`{word}` in the leg of a `fork`"))
+            .note(leg, "this leg")
+            .help(help)
+            .done(self))
     }
 
     fn push_when(

@@ -363,6 +363,11 @@ impl<'p> Printer<'p> {
                 self.text.push_str("loop ");
                 self.block(body);
             }
+            StmtKind::Fork { body } => {
+                self.text.push_str("fork ");
+                self.block(body);
+            }
+            StmtKind::Join => self.line("join;"),
             StmtKind::Shielded { body } => {
                 self.text.push_str("shielded ");
                 self.block(body);
@@ -401,6 +406,10 @@ impl<'p> Printer<'p> {
                 let pool = self.pool_ref(&hold.grabs[lease.grab as usize].pool);
                 let clause = format!(" lease {pool} ({})", self.expr(&lease.time, 0));
                 self.text += &clause;
+                if let Some(renewed) = &lease.renewed {
+                    let (time, every) = (self.expr(&renewed.time, 0), self.expr(&renewed.every, 0));
+                    write!(self.text, " renewed ({time}) every ({every})").expect("a string takes it");
+                }
                 if let Some(abandoned) = &lease.abandoned {
                     let clause = format!(" abandoned ({})", self.expr(abandoned, 0));
                     self.text += &clause;

@@ -22,8 +22,37 @@ pub(crate) trait Visitor<'a> {
     fn draws(&mut self, _name: &'a ast::Name) {}
     /// The variable of an aggregate.
     fn aggregates(&mut self, _name: &'a ast::Name) {}
+    /// The call of an entry.
+    fn enters(&mut self, _entry: &'a ast::Ref) {}
+    /// A `fork`, before its leg is walked.
+    fn forks(&mut self, _fork: &'a ast::Stmt) {}
     /// A hold, before its parts are walked.
     fn holds(&mut self, _hold: &'a ast::Hold) {}
+}
+
+/// Every statement of a file's sessions, servers, entries and definitions.
+pub(crate) fn statements<'a>(file: &'a ast::File, v: &mut dyn Visitor<'a>) {
+    for item in &file.items {
+        match item {
+            ast::Item::Session(session) | ast::Item::Server(session) => block(&session.body, v),
+            ast::Item::Queue(queue) => {
+                for item in &queue.items {
+                    if let ast::QueueItem::Entry(entry) = item {
+                        block(&entry.body, v);
+                    }
+                }
+            }
+            ast::Item::Workload(workload) => {
+                for item in &workload.items {
+                    if let ast::WorkloadItem::Session(session) = item {
+                        block(&session.body, v);
+                    }
+                }
+            }
+            ast::Item::Def(ast::Def { body: ast::DefBody::Block(body), .. }) => block(body, v),
+            _ => {}
+        }
+    }
 }
 
 /// All statements of a block.
@@ -46,7 +75,7 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             expr(value, v);
         }
         K::Mark(name) => v.sets(name, true),
-        K::Turn | K::End | K::Request(_) => {}
+        K::Turn | K::End | K::Request(_) | K::Join => {}
         K::Hold(hold) => {
             v.holds(hold);
             for grab in &hold.grabs {
@@ -61,6 +90,7 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             if let Some((pool, time)) = &hold.lease {
                 reference(pool, v);
                 expr(time, v);
+                hold.renewed.iter().flat_map(|(time, every)| [time, every]).for_each(|e| expr(e, v));
                 hold.abandoned.iter().for_each(|e| expr(e, v));
             }
         }
@@ -99,6 +129,10 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             block(then, v);
             otherwise.iter().for_each(|b| block(b, v));
         }
+        K::Fork(body) => {
+            v.forks(s);
+            block(body, v);
+        }
         K::Loop(body) | K::Shielded(body) => block(body, v),
         K::Choose(name, count, keys) => {
             expr(count, v);
@@ -106,6 +140,7 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             v.sets(name, false);
         }
         K::Call { target, arguments, from, to } => {
+            v.enters(target);
             target.index.iter().for_each(|e| expr(e, v));
             arguments.iter().for_each(|e| expr(e, v));
             from.iter().for_each(|r| reference(r, v));

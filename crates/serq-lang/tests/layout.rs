@@ -44,6 +44,18 @@ fn arrival_laws_stand_close_to_their_parentheses() {
 }
 
 #[test]
+fn legs_and_the_terms_of_a_lease_are_laid_out() {
+    let text = laid_out(
+        "P   push D latency(1)share maxmin ;\nsession{fork{hold m(1){}lease m(30)renewed(20)every 2*3 abandoned(1)}join ;}",
+    );
+    expect![[r#"
+        P push D latency (1) share maxmin;
+        session { fork { hold m (1) { } lease m (30) renewed (20) every 2 * 3 abandoned (1) } join; }
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
 fn a_list_stands_by_itself_and_an_index_at_its_name() {
     let text = "let a=[1,  2 ,3] ;\nlet b = a [ 1 ] ;\n";
     assert_eq!(laid_out(text), "let a = [1, 2, 3];\nlet b = a[1];\n");

@@ -47,7 +47,9 @@ fn bare(mut program: ir::Program) -> String {
                     block_of(then);
                     block_of(otherwise);
                 }
-                ir::StmtKind::Loop { body } | ir::StmtKind::Shielded { body } => block_of(body),
+                ir::StmtKind::Loop { body } | ir::StmtKind::Shielded { body } | ir::StmtKind::Fork { body } => {
+                    block_of(body);
+                }
                 ir::StmtKind::Run(run) => run.then.iter_mut().for_each(|then| block_of(&mut then.body)),
                 _ => {}
             }
@@ -119,6 +121,7 @@ fn a_program_with_everything_is_the_same_without_sugar() {
         workload { arrive renewal(~erlang(2, 3)); hidden o; init { set o = ~uniform(1, 2); observe born = now; } turn { set x = -(2 - 3) - (4 - 5); } }
         session {
           turn;
+          fork { set x = 2; hold b[1] (x) { run disk (x); } cache (x) lease b[1] (3 + x) renewed x * 2 every 1 / x abandoned (2) }
           choose j in N by (used(b[j]), -j);
           both(a, capped(x > 2 ? 1 : 2, 3));
           hold b[j] (1 + x) reserve (2) reuse (budget_left(gpu[0])) at admission (n = serial + 1, m = n * 2) {
@@ -129,6 +132,8 @@ fn a_program_with_everything_is_the_same_without_sugar() {
             release b[j];
           } cache (m) lease b[j] (inf)
           drop a;
+          join;
+          release b[1];
           loop { branch with (0.5) { end; } else { run cpu (price(disk, 1, 2) + est_wait(disk)); } }
         }
         gauge g = max k in N (used(b[k]) / (1 + sum i in 2 (i * k + holders(b[i]))));

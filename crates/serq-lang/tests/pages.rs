@@ -94,7 +94,6 @@ const PARTS: &[&str] = &[
     "else-needs-block",
     "incomplete-transfer",
     "misplaced-clause",
-    "not-yet",
     "stray-semicolon",
     "unclosed-block",
     "unclosed-string",

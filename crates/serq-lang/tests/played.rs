@@ -156,3 +156,36 @@ fn the_length_of_an_answer_is_what_the_request_block_says() {
     let several = "error[not-played]: several attributes are an answer's length";
     assert_eq!(program("hidden a, b;", "request { set a = max_tokens; set b = (max_tokens); }"), Err(several.into()));
 }
+
+/// A leg that asks for nothing is the server's; one that asks is nothing a client does. Nobody serves either.
+#[test]
+fn what_asks_in_a_leg_is_not_played_and_no_leg_is_served() {
+    let text = |route: &str, session: &str| {
+        format!(
+            "queue P : prefill {{ pool kv {{ cap 9; }} serve fifo; prefill (x) {{ hold kv (x) {{ run (x); }} lease kv (inf) }} }}
+             queue D : decode {{ pool kv {{ cap 9; }} serve step {{ budget 9; cost 1; memory kv; }}
+               decode (x) {{ hold kv (x) {{ prefill x; decode a; }} }} }}
+             queue router : gateway {{ route {{ {route} }} }}
+             workload {{ arrive batch(1); hidden a; turn {{ set a = 5; }} session {{ turn; {session} end; }} }}"
+        )
+    };
+    let first = |told: String| told.lines().next().unwrap_or_default().to_owned();
+    let played = |route: &str, session: &str| play(None, &text(route, session)).map(|_| ()).map_err(first);
+    assert_eq!(played("fork { P.prefill (1); } D.decode (1); join;", "request router;"), Ok(()));
+    let asks =
+        "error[not-played]: a client's session does one thing after another: it asks for nothing in a `fork`'s leg";
+    assert_eq!(played("fork { D.decode (1); } P.prefill (1); join;", "request router;"), Err(asks.into()));
+    assert_eq!(played("D.decode (1);", "fork { request router; } join;"), Err(asks.into()));
+
+    let (mut sources, _) =
+        load(None, &text("fork { P.prefill (1); } D.decode (1); join;", "request router;"), &mut |_| unreachable!());
+    let settings = Settings { served: true, ..Settings::default() };
+    let (program, found) = compile(&mut sources, &settings);
+    assert!(program.is_none());
+    let told = render(&sources, &found, Style::Plain);
+    assert_eq!(
+        first(told),
+        "error[not-served]: a request that forks is not served: an instance has each request in one place"
+    );
+    assert_eq!(found.len(), 1);
+}

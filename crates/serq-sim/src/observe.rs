@@ -81,6 +81,7 @@ struct PoolTrack {
     cached: TimeAverage,
     queue: TimeAverage,
     holders: TimeAverage,
+    leased: TimeAverage,
     windows: Option<Windows>,
     admitted: u64,
     wait: f64,
@@ -155,6 +156,11 @@ impl Measurements {
             pool.admitted += 1;
             pool.wait += wait;
         }
+    }
+
+    /// So many units of a pool are leased from now on.
+    pub(crate) fn leased(&mut self, now: f64, pool: u32, units: f64) {
+        self.pools[pool as usize].leased.set(now, units);
     }
 
     #[inline]
@@ -260,7 +266,7 @@ impl Measurements {
             }
         }
         for pool in &mut self.pools {
-            for average in [&mut pool.used, &mut pool.cached, &mut pool.queue, &mut pool.holders] {
+            for average in [&mut pool.used, &mut pool.cached, &mut pool.queue, &mut pool.holders, &mut pool.leased] {
                 average.restart(now);
             }
         }
@@ -498,6 +504,9 @@ impl PoolTrack {
             spills: counts.spills,
             rejected: counts.rejected,
             stuck: counts.stuck,
+            mean_leased: mean(&self.leased),
+            leases_expired: counts.leases_expired,
+            late_releases: counts.late_releases,
             in_use_at_end: kernel.pool_state(id).used,
             ..row
         }
@@ -540,6 +549,13 @@ fn note_pools(report: &mut report::Report) {
                 pool.stuck
             );
             notes.push(report::Note { kind: NoteKind::Stuck, text });
+        }
+        if pool.late_releases > 0 {
+            let text = format!(
+                "{} release(s) of {name} came after their lease had expired: what a transfer read was no longer held",
+                pool.late_releases
+            );
+            notes.push(report::Note { kind: NoteKind::Expired, text });
         }
         if let Some(over) = &pool.over_cap {
             let text = format!(

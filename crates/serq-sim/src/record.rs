@@ -19,6 +19,10 @@ pub trait Recorder {
     /// from now on, while it has none and the program has prefill and decode engines.
     fn session(&mut self, _now: f64, _session: u64, _what: Move, _part: Option<Part>) {}
 
+    /// Something befell a leg of a session: the so manieth of its turn, from 1. The time to a first
+    /// token is the session's.
+    fn leg(&mut self, _now: f64, _session: u64, _leg: u32, _what: Move) {}
+
     /// A request has had its first token, perhaps a while ago, in a program that has both
     /// prefill and decode engines.
     fn first_token(&mut self, _request: &Request) {}
@@ -67,6 +71,10 @@ impl Both<'_> {
 impl Recorder for Both<'_> {
     fn session(&mut self, now: f64, session: u64, what: Move, part: Option<Part>) {
         self.each(|recorder| recorder.session(now, session, what, part));
+    }
+
+    fn leg(&mut self, now: f64, session: u64, leg: u32, what: Move) {
+        self.each(|recorder| recorder.leg(now, session, leg, what));
     }
 
     fn first_token(&mut self, request: &Request) {

@@ -233,6 +233,9 @@ pub struct Pool {
     /// Time average of holds and leases.
     #[serde(serialize_with = "figure")]
     pub mean_holders: f64,
+    /// Time average of leased units.
+    #[serde(serialize_with = "figure")]
+    pub mean_leased: f64,
     /// Joining to admission, over admissions after warm-up of holds whose first pool it is.
     #[serde(serialize_with = "figure")]
     pub mean_wait: f64,
@@ -251,6 +254,10 @@ pub struct Pool {
     pub rejected: u64,
     /// Sessions preempted without having got further.
     pub stuck: u64,
+    /// Leases whose time was over before somebody took them, whole run.
+    pub leases_expired: u64,
+    /// Releases that came after their lease had expired: what a transfer read was no longer held.
+    pub late_releases: u64,
     /// A waiter no capacity can serve.
     pub over_cap: Option<OverCap>,
     /// Units at the end owned by nothing alive: no hold, lease, flow or cached entry. Always 0.
@@ -355,6 +362,8 @@ pub enum NoteKind {
     Stuck,
     /// Negative work taken as 0.
     Clamped,
+    /// Leases that had expired when they were to be taken.
+    Expired,
     /// A queue grows.
     Unstable,
     /// Sessions wait and nothing is pending.

@@ -197,6 +197,8 @@ struct Driver<'a> {
     breakdown: Option<Breakdown>,
     recorder: Option<&'a mut (dyn Recorder + 'a)>,
     records_steps: bool,
+    /// By place: the leg of a session that is there, else 0.
+    legs: Vec<u64>,
     /// Steps begun and not yet recorded: stage and cost.
     begun: Vec<(u32, f64)>,
 }
@@ -261,6 +263,7 @@ impl World for Driver<'_> {
                 *entry(&mut self.timer_event, timer) = event;
             }
             Action::StopWake { timer } => *entry(&mut self.timer_event, timer) = 0,
+            Action::Leased { pool, units } => self.measured.leased(now, pool, units),
             Action::JobEnded { stage, wait, service } => self.measured.job_ended(stage, wait, service),
             Action::Tokens { stage, gap, count } => self.measured.tokens(stage, gap, count),
             Action::Admitted { pool, wait } => self.measured.admitted(pool, wait),
@@ -281,7 +284,7 @@ impl World for Driver<'_> {
     }
 }
 
-/// The place of an owner's event, made when first asked for.
+/// The place of an owner's event (or of a session's leg), made when first asked for.
 fn entry(events: &mut Vec<u64>, owner: u32) -> &mut u64 {
     let at = owner as usize;
     if at >= events.len() {
@@ -294,6 +297,21 @@ impl Driver<'_> {
     #[inline(never)]
     fn record_move(&mut self, slot: u32, session: u64, what: Move) {
         let now = self.now;
+        if let Move::Forked { leg, .. } = what {
+            *entry(&mut self.legs, slot) = leg.into();
+        }
+        if let Some(leg @ 1..) = self.legs.get(slot as usize).copied() {
+            if let Some(breakdown) = &mut self.breakdown {
+                breakdown.leg(now, slot, what);
+            }
+            if let Some(recorder) = &mut self.recorder {
+                recorder.leg(now, session, leg as u32, what);
+            }
+            if what == Move::LegOver {
+                self.legs[slot as usize] = 0;
+            }
+            return;
+        }
         if let Some(breakdown) = &mut self.breakdown {
             breakdown.session(now, slot, session, what, |request| {
                 if let Some(recorder) = &mut self.recorder {
@@ -498,6 +516,7 @@ impl<'a> Simulation<'a> {
                 breakdown,
                 records_steps: recorder.as_ref().is_some_and(|r| r.wants_steps()),
                 recorder,
+                legs: Vec::new(),
                 begun: Vec::new(),
             },
             kernel,

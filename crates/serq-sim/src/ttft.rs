@@ -10,6 +10,8 @@
 //!   first token ◀─ first step ─ slot wait ◀────────────────────────────────────────────┘
 //! ```
 //!
+//! A session that waits at a `join` is where its leg is that moved last. A leg makes no first token.
+//!
 //! docs/semantics.md §10 has the rules.
 //!
 //! # Invariants
@@ -129,6 +131,12 @@ struct Way {
     /// A prefill engine computed for it.
     remote: bool,
     preempted: bool,
+    /// It waits for its legs.
+    joins: bool,
+    /// Where its leg is that moved last.
+    leg_part: Part,
+    /// The place of the session whose leg it is.
+    leg_of: Option<u32>,
     /// Of each hold it is inside of, the role of its queue; last, that of the queue it is in.
     holds: Vec<Option<Role>>,
 }
@@ -144,6 +152,9 @@ impl Way {
             arrived: false,
             remote: false,
             preempted: false,
+            joins: false,
+            leg_part: Part::Other,
+            leg_of: None,
             holds,
         }
     }
@@ -151,7 +162,8 @@ impl Way {
     /// It asks (again).
     fn ask(&mut self, turn: u64, now: f64) {
         let holds = std::mem::take(&mut self.holds);
-        *self = Self::of(self.request.session, turn, now, holds);
+        let leg_part = self.leg_part;
+        *self = Self { leg_part, ..Self::of(self.request.session, turn, now, holds) };
     }
 
     /// What it did until now is over. Answers whether that made its first token.
@@ -270,7 +282,12 @@ impl Breakdown {
             told(&way.request);
             self.spans.count(&way.request);
         }
+        way.joins = false;
         match what {
+            Move::Joining => {
+                way.joins = true;
+                way.part = way.leg_part;
+            }
             Move::Turned => way.ask(way.request.turn + 1, now),
             Move::Preempted { .. } => way.preempted = true,
             Move::Queued { pool, holds } => {
@@ -319,6 +336,55 @@ impl Breakdown {
         }
         if !way.arrived {
             way.part = Part::Route;
+        }
+    }
+
+    /// Something befell a leg.
+    pub(crate) fn leg(&mut self, now: f64, slot: u32, what: Move) {
+        let at = slot as usize;
+        if self.ways.len() <= at {
+            self.ways.resize_with(at + 1, || Way::of(u64::MAX, 0, 0.0, Vec::new()));
+        }
+        let (stage_role, pool_role) = (|stage: u32| self.stages[stage as usize], |pool: u32| self.pools[pool as usize]);
+        let way = &mut self.ways[at];
+        let mut remote = false;
+        let part = match what {
+            Move::Forked { of, .. } => {
+                // Whoever has the place next is another one.
+                *way = Way { leg_of: Some(of), ..Way::of(u64::MAX, 0, now, Vec::new()) };
+                Part::Other
+            }
+            Move::Queued { pool, holds } => {
+                way.holds.resize(holds as usize, None);
+                let inside = way.holds.contains(&Some(Role::Decode));
+                way.holds.push(pool_role(pool));
+                match pool_role(pool) {
+                    Some(Role::Prefill) => Part::PrefillQueue,
+                    Some(Role::Decode) if inside => Part::SlotWait,
+                    Some(Role::Decode) => Part::DecodeQueue,
+                    None => Part::Other,
+                }
+            }
+            Move::Serving { stage, mode, also: false, .. } => {
+                let (role, delays) = stage_role(stage);
+                remote = role == Some(Role::Prefill);
+                match (role, mode) {
+                    (Some(_), Some(Mode::Prefill)) | (Some(Role::Prefill), _) => Part::Prefill,
+                    (None, None) if delays => Part::Hop,
+                    (None, None) => Part::Transfer,
+                    _ => Part::Other,
+                }
+            }
+            what if matters(what) => Part::Other,
+            _ => return,
+        };
+        let Some(of) = way.leg_of else { return };
+        let session = &mut self.ways[of as usize];
+        session.leg_part = part;
+        session.remote |= remote;
+        if session.joins {
+            session.leave(now, false);
+            session.part = part;
         }
     }
 

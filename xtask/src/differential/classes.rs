@@ -56,6 +56,15 @@ pub(super) fn class(
     if stops_serving(ours, theirs) {
         return Ok(Some(NOTHING_PENDING));
     }
+    if let (Answer::Ran(_), Answer::Stopped(_, why)) = (ours, theirs)
+        && text.contains("fork {")
+        && why.contains("wait for each other")
+    {
+        return Ok(Some("legs: sessions that wait for each other are an error there, no end here"));
+    }
+    if text.contains("fork {") && rejects(ours) && rejects(theirs) {
+        return Ok(Some("legs: those of a session that is rejected run on"));
+    }
     if let (Answer::Stopped(Some(time), why), theirs) = (ours, theirs) {
         if why.contains("does not settle") && matches!(theirs, Answer::Silent) {
             return Ok(Some("an instant without end: told here, gone on with for ever there"));
@@ -100,6 +109,12 @@ pub(super) fn class(
         }
     }
     Ok(rounded(text, theirs).then_some("rounding: shares that are no dyadic number"))
+}
+
+/// Whether somebody asked a pool for more than it can ever have.
+fn rejects(answer: &Answer) -> bool {
+    let pools = answer.at("/report/pools").and_then(Value::as_array);
+    pools.is_some_and(|pools| pools.iter().any(|pool| pool["rejected"].as_u64().is_some_and(|count| count > 0)))
 }
 
 /// Whether both sides agree on a program without a corner of `whole`, ours run in a way. Where

@@ -96,6 +96,7 @@ const WORDS: &[&str] = &[
     "at",
     "cache",
     "lease",
+    "renewed",
     "grow",
     "load",
     "drop",

@@ -149,7 +149,7 @@ impl Groups {
                     self.block(then);
                     self.block(otherwise);
                 }
-                StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
+                StmtKind::Loop { body } | StmtKind::Shielded { body } | StmtKind::Fork { body } => self.block(body),
                 _ => {}
             }
         }
@@ -265,7 +265,7 @@ impl Scaling<'_> {
                 self.hand_over(value, factor, NOBODY);
             }
             StmtKind::Observe { value, .. } => self.expr(value, NOBODY),
-            StmtKind::Turn | StmtKind::End => {}
+            StmtKind::Turn | StmtKind::End | StmtKind::Join => {}
             StmtKind::Hold(hold) => {
                 let units = |pool: &PoolRef| self.pools[pool.pool as usize];
                 // With `cache` all pools of the hold have one factor.
@@ -280,6 +280,8 @@ impl Scaling<'_> {
                 hold.cache.iter_mut().for_each(|cache| self.hand_over(cache, all, NOBODY));
                 hold.lease.iter_mut().for_each(|lease| {
                     self.hand_over(&mut lease.time, TIME, NOBODY);
+                    let renewed = lease.renewed.iter_mut().flat_map(|renewed| [&mut renewed.time, &mut renewed.every]);
+                    renewed.for_each(|time| self.hand_over(time, TIME, NOBODY));
                     lease.abandoned.iter_mut().for_each(|time| self.hand_over(time, TIME, NOBODY));
                 });
                 self.block(&mut hold.body);
@@ -309,7 +311,7 @@ impl Scaling<'_> {
                 self.block(then);
                 self.block(otherwise);
             }
-            StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
+            StmtKind::Loop { body } | StmtKind::Shielded { body } | StmtKind::Fork { body } => self.block(body),
             StmtKind::Choose { attribute, count, keys } => {
                 assert!(!is_prefix(u64::from(*attribute)) || self.prefix == 1.0, "a choice is no prefix");
                 self.expr(count, NOBODY);

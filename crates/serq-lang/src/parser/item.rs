@@ -177,11 +177,13 @@ impl Parser<'_> {
 
     fn relation(&mut self) -> Read<Relation> {
         let first = self.at;
-        let reader = self.name("the name of the queue that reads")?;
+        let first_name = self.name("a queue's name")?;
         let verb_span = self.token().span;
         let push = self.is_word("push");
         self.advance();
-        let source = self.name("the name of the queue read from")?;
+        let second_name =
+            self.name(if push { "the name of the queue written to" } else { "the name of the queue read from" })?;
+        let (reader, source) = if push { (second_name, first_name) } else { (first_name, second_name) };
         let latency = match self.eat_word("latency") {
             true => Some(self.expression()?),
             false => None,

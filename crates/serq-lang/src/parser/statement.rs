@@ -11,7 +11,7 @@ use crate::source::Span;
 /// The words that begin a statement.
 pub(super) const STATEMENTS: &[&str] = &[
     "set", "observe", "mark", "turn", "end", "request", "hold", "grow", "load", "drop", "release", "run", "prefill",
-    "decode", "tool", "transfer", "branch", "loop", "shielded", "choose",
+    "decode", "tool", "transfer", "branch", "loop", "shielded", "choose", "fork", "join",
 ];
 
 impl Parser<'_> {
@@ -134,12 +134,10 @@ impl Parser<'_> {
                 self.semicolon(STATEMENTS)?;
                 StmtKind::Choose(name, count, keys)
             }
-            "fork" | "join" => {
-                self.at = first;
-                let message = format!("`{word}` is not in this version");
-                let diagnostic = Diagnostic::error("not-yet", keyword, message)
-                    .help("a session does one thing after another; write the parts in sequence");
-                return Err(self.report(diagnostic));
+            "fork" => StmtKind::Fork(self.block()?),
+            "join" => {
+                self.semicolon(STATEMENTS)?;
+                StmtKind::Join
             }
             _ if self.kind() == TokenKind::ParenOpen && !self.call_has_block() => {
                 self.layout.hugging.push(self.at);
@@ -209,6 +207,7 @@ impl Parser<'_> {
             "while" | "for" => "write `loop { … }` and leave it with `end;`".to_owned(),
             "else" => "`else` stands directly behind the block of a `branch`".to_owned(),
             "cache" | "lease" | "reuse" | "reserve" => format!("`{short}` belongs to a `hold`"),
+            "renewed" | "abandoned" => format!("`{short}` stands behind the `lease` of a `hold`"),
             "return" | "break" => "a session is left with `end;`".to_owned(),
             "let" => "`let` stands outside of sessions; to assign here, write `set`".to_owned(),
             _ => match near {
@@ -287,6 +286,14 @@ impl Parser<'_> {
             true => Some(self.reference_and_amount()?),
             false => None,
         };
+        let renewed = match lease.is_some() && self.eat_word("renewed") {
+            true => {
+                let time = self.expression()?;
+                self.expect_word("every")?;
+                Some((time, self.expression()?))
+            }
+            false => None,
+        };
         let abandoned = match lease.is_some() && self.eat_word("abandoned") {
             true => Some(self.parenthesised()?),
             false => None,
@@ -303,7 +310,7 @@ impl Parser<'_> {
             }
             self.advance();
         }
-        Ok(StmtKind::Hold(Box::new(Hold { grabs, reuse, bindings, body, cache, lease, abandoned })))
+        Ok(StmtKind::Hold(Box::new(Hold { grabs, reuse, bindings, body, cache, lease, renewed, abandoned })))
     }
 
     fn misplaced(&mut self, word: &str) -> Stop {

@@ -107,6 +107,11 @@ impl Walk {
                     self.block(otherwise);
                 }
                 StmtKind::Loop { body } | StmtKind::Shielded { body } => self.block(body),
+                StmtKind::Fork { body } => {
+                    let around = std::mem::take(&mut self.held);
+                    self.block(body);
+                    self.held = around;
+                }
                 _ => {}
             }
         }

@@ -67,6 +67,7 @@ pub(super) fn of(program: &Program) -> Network {
         arrows: BTreeMap::new(),
         chosen: Vec::new(),
         held: Vec::new(),
+        legs: From::new(),
         loops: BTreeMap::new(),
     };
     let end = walk.block(&program.session, From::from([(Place::Arrival, None)]));
@@ -101,6 +102,8 @@ struct Walk<'p> {
     /// Attributes that `choose` sets, with how many there are to choose from.
     chosen: Vec<(u32, Option<f64>)>,
     held: Vec<usize>,
+    /// Where legs that nobody waited for yet ended.
+    legs: From,
     /// What every loop was entered with, by its body's address.
     loops: BTreeMap<usize, From>,
 }
@@ -137,6 +140,13 @@ impl Walk<'_> {
                     return From::new();
                 }
                 StmtKind::Shielded { body } => from = self.block(body, from),
+                StmtKind::Fork { body } => {
+                    let around = std::mem::take(&mut self.held);
+                    let leg = self.block(body, from.clone());
+                    self.held = around;
+                    merge(&mut self.legs, labelled(&leg, None));
+                }
+                StmtKind::Join => from = self.join(from),
                 StmtKind::End => {
                     self.go(&from, Place::Done);
                     return From::new();
@@ -145,6 +155,22 @@ impl Walk<'_> {
             }
         }
         from
+    }
+
+    /// Where the session's legs ended, it goes on: they come to where it waits for them.
+    fn join(&mut self, from: From) -> From {
+        let legs = std::mem::take(&mut self.legs);
+        match from.iter().next() {
+            Some((&place, _)) if from.len() == 1 => {
+                self.go(&legs, place);
+                from
+            }
+            _ => {
+                let mut all = from;
+                merge(&mut all, legs);
+                all
+            }
+        }
     }
 
     /// Once more from where the body ends, until that adds nothing. What a loop was already

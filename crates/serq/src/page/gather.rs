@@ -274,7 +274,10 @@ impl Recorder for Gathered {
             Move::Queued { .. } | Move::Growing { .. } | Move::Serving { also: false, .. } => {
                 self.end_decode(now, session);
             }
-            Move::Admitted { .. }
+            // Legs are not gathered.
+            Move::Forked { .. } | Move::LegOver => {}
+            Move::Joining
+            | Move::Admitted { .. }
             | Move::Leased { .. }
             | Move::LeaseOver { .. }
             | Move::Prefilled { .. }

@@ -108,6 +108,14 @@ pub(crate) fn facts(report: &Report) -> String {
         ];
         line("averages", &member_name(&p.name, p.index), width, "  ", &figures);
     }
+    for p in report.pools.iter().filter(|p| p.mean_leased > 0.0 || p.leases_expired > 0 || p.late_releases > 0) {
+        let figures = [
+            ("leased", fixed(p.mean_leased)),
+            ("expired", whole(p.leases_expired)),
+            ("released_late", whole(p.late_releases)),
+        ];
+        line("leases", &member_name(&p.name, p.index), width, "  ", &figures);
+    }
 
     if let Some(ttft) = &report.ttft {
         let total = [("total", ttft.total)];

@@ -7,7 +7,7 @@
 //!   process "P[0]"       a row of steps, rows of leases and of moves over its wires
 //! ```
 //!
-//! A clock unit of the program is a second here; times are whole nanoseconds.
+//! Each leg has a row of its own. A clock unit of the program is a second here; times are whole nanoseconds.
 //!
 //! # Invariants
 //!
@@ -29,6 +29,9 @@ use super::{Pen, Span, Steps};
 
 /// The process of the requests; instances come after it.
 const REQUESTS: u32 = 1;
+
+/// A session's row has its number, that of its n-th leg so many times n more.
+const LEG_ROWS: u64 = 1_000_000_000;
 
 #[derive(Serialize)]
 struct Event<'a> {
@@ -95,7 +98,10 @@ pub(super) struct TraceEvents {
     stages: Vec<(Member, Kind)>,
     /// By instance.
     processes: BTreeMap<String, u32>,
+    /// By row.
     lives: BTreeMap<u64, Life>,
+    /// Most legs of a turn so far.
+    legs: u64,
     /// By stage.
     steps: Vec<Option<Steps>>,
     /// By stage: of an engine, the row of its steps; of a wire, those of the moves over it.
@@ -115,6 +121,7 @@ impl TraceEvents {
             span,
             processes: BTreeMap::new(),
             lives: BTreeMap::new(),
+            legs: 0,
             steps: stages.iter().map(|_| None).collect(),
             stage_rows: stages.iter().map(|_| Rows::default()).collect(),
             pool_rows: pools.iter().map(|_| Rows::default()).collect(),
@@ -217,7 +224,7 @@ impl TraceEvents {
             row.taken = false;
             let tid = row.tid;
             let process = self.processes[&self.stages[stage as usize].0.instance];
-            let name = format!("session {session}");
+            let name = who(session);
             self.slice((process, tid), &name, "wire", (since, now), json!({ "units": work }));
         }
         let args = if work > 0.0 { json!({ "at": at, "work": work }) } else { json!({ "at": at }) };
@@ -252,18 +259,29 @@ impl TraceEvents {
         row.taken = false;
         let tid = row.tid;
         let process = self.processes[&self.pools[pool as usize].instance];
-        let name = format!("session {session}");
+        let name = who(session);
         self.slice((process, tid), &name, "lease", (since, now), json!({ "units": units }));
+    }
+
+    /// Which of a session's rows, its legs' among them, is on an engine.
+    fn row_at(&self, session: u64, stage: u32) -> u64 {
+        let name = &self.stages[stage as usize].0.name;
+        let is_there = |row: &u64| {
+            let stay = self.lives.get(row).and_then(|life| life.stay.as_ref());
+            stay.is_some_and(|stay| stay.mode.is_some() && stay.at == *name)
+        };
+        (0..=self.legs).map(|leg| session + leg * LEG_ROWS).find(is_there).unwrap_or(session)
     }
 
     fn end_steps(&mut self, now: f64, stage: u32, taken: u64) {
         let Some(Steps { since, cost, jobs }) = self.steps[stage as usize].take() else { return };
         let (mut prefilled, mut decodes) = (0.0, 0u64);
         for (session, tokens) in &jobs {
-            let stay = self.lives.get(session).and_then(|life| life.stay.as_ref());
+            let row = self.row_at(*session, stage);
+            let stay = self.lives.get(&row).and_then(|life| life.stay.as_ref());
             if stay.is_some_and(|stay| stay.mode == Some(Mode::Prefill)) {
                 prefilled += tokens;
-                self.slice((REQUESTS, session + 1), "chunk", "chunk", (since, now), json!({ "tokens": tokens }));
+                self.slice((REQUESTS, row + 1), "chunk", "chunk", (since, now), json!({ "tokens": tokens }));
             } else {
                 decodes += 1;
             }
@@ -282,12 +300,13 @@ impl TraceEvents {
     }
 }
 
-impl Recorder for TraceEvents {
-    fn session(&mut self, now: f64, session: u64, what: Move, part: Option<Part>) {
+impl TraceEvents {
+    /// Something befell who has a row.
+    fn befalls(&mut self, now: f64, session: u64, what: Move, part: Option<Part>) {
         if let Entry::Vacant(place) = self.lives.entry(session) {
             place.insert(Life { turn_since: now, ..Life::default() });
             if now <= self.span.to {
-                self.name("thread_name", REQUESTS, session + 1, &format!("session {session}"));
+                self.name("thread_name", REQUESTS, session + 1, &who(session));
             }
         }
         let stay = |name: &'static str, at: &str, mode: Option<Mode>, work: f64| Stay {
@@ -333,6 +352,7 @@ impl Recorder for TraceEvents {
                 let wires = self.take_wire(stage).map(|row| (stage, row)).into_iter().collect();
                 Some(Stay { wires, ..stay(name, &self.stages[stage as usize].0.name, mode, work) })
             }
+            Move::Joining => Some(stay("join", "", None, 0.0)),
             _ => None,
         };
         match what {
@@ -348,11 +368,30 @@ impl Recorder for TraceEvents {
                 self.lives.remove(&session);
                 return;
             }
+            Move::LegOver => {
+                // What it leases is its session's from now on.
+                let leases = self.lives.remove(&session).map(|life| life.leases).unwrap_or_default();
+                if let Some(life) = self.lives.get_mut(&(session % LEG_ROWS)) {
+                    life.leases.extend(leases);
+                }
+                return;
+            }
             _ => {}
         }
         if let Some(life) = self.lives.get_mut(&session) {
             life.stay = next;
         }
+    }
+}
+
+impl Recorder for TraceEvents {
+    fn session(&mut self, now: f64, session: u64, what: Move, part: Option<Part>) {
+        self.befalls(now, session, what, part);
+    }
+
+    fn leg(&mut self, now: f64, session: u64, leg: u32, what: Move) {
+        self.legs = self.legs.max(leg.into());
+        self.befalls(now, session + u64::from(leg) * LEG_ROWS, what, None);
     }
 
     fn first_token(&mut self, request: &Request) {
@@ -398,6 +437,14 @@ impl Recorder for TraceEvents {
             self.end_turn(end, session);
         }
         self.out.write("\n]}\n");
+    }
+}
+
+/// Whose row it is.
+fn who(row: u64) -> String {
+    match row / LEG_ROWS {
+        0 => format!("session {row}"),
+        leg => format!("session {}, leg {leg}", row % LEG_ROWS),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Words {
     /// Of the time and of who.
     widths: (usize, usize),
     /// Said next: a flow's further wires are added to its line.
-    pending: Option<(f64, u64, String)>,
+    pending: Option<(f64, String, String)>,
     /// A first token that is told with what its session does next.
     token: Option<(u64, String)>,
     /// Sessions that prefill now.
@@ -63,8 +63,8 @@ impl Words {
 
     /// Says what is pending.
     fn flush(&mut self) {
-        if let Some((time, session, what)) = self.pending.take() {
-            self.line(time, &format!("session {session}"), &what);
+        if let Some((time, who, what)) = self.pending.take() {
+            self.line(time, &who, &what);
         }
     }
 
@@ -96,8 +96,9 @@ impl Words {
     }
 }
 
-impl Recorder for Words {
-    fn session(&mut self, now: f64, session: u64, what: Move, _part: Option<Part>) {
+impl Words {
+    /// Something befell a session, or a leg of it.
+    fn befalls(&mut self, now: f64, session: u64, who: &str, what: Move) {
         if let (Move::Serving { stage, also: true, .. }, Some((_, _, before))) = (what, &mut self.pending) {
             let _ = write!(before, ", {}", self.stages[stage as usize].0.name);
             return;
@@ -112,7 +113,7 @@ impl Recorder for Words {
             Move::Serving { mode: Some(Mode::Prefill), .. } => {
                 self.prefilling.insert(session);
             }
-            Move::Leased { .. } | Move::LeaseOver { .. } => {}
+            Move::Leased { .. } | Move::LeaseOver { .. } | Move::Joining => {}
             _ => {
                 self.prefilling.remove(&session);
             }
@@ -142,8 +143,21 @@ impl Recorder for Words {
             Move::Prefilled { .. } => unreachable!("it is not told"),
             Move::Cancelled => "has lost its client".into(),
             Move::Ended => "ends".into(),
+            Move::Joining => "waits for its legs".into(),
+            Move::Forked { .. } => "begins".into(),
+            Move::LegOver => "is over".into(),
         };
-        self.pending = Some((now, session, what));
+        self.pending = Some((now, who.to_owned(), what));
+    }
+}
+
+impl Recorder for Words {
+    fn session(&mut self, now: f64, session: u64, what: Move, _part: Option<Part>) {
+        self.befalls(now, session, &format!("session {session}"), what);
+    }
+
+    fn leg(&mut self, now: f64, session: u64, leg: u32, what: Move) {
+        self.befalls(now, session, &format!("session {session}, leg {leg}"), what);
     }
 
     fn first_token(&mut self, request: &Request) {

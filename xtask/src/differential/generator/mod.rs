@@ -93,6 +93,8 @@ struct Writer {
     rng: Rng,
     /// For what was added later: a program without it is the one that its seed always had.
     later: Rng,
+    /// For what was added after that: legs and pushes.
+    legs: Rng,
     text: String,
     depth: usize,
     features: BTreeMap<&'static str, u32>,
@@ -100,7 +102,14 @@ struct Writer {
 
 impl Writer {
     fn new(seed: u64) -> Self {
-        Self { rng: Rng::new(seed), later: Rng::new(!seed), text: String::new(), depth: 0, features: BTreeMap::new() }
+        Self {
+            rng: Rng::new(seed),
+            later: Rng::new(!seed),
+            legs: Rng::new(seed.rotate_left(32) ^ 0x1E65),
+            text: String::new(),
+            depth: 0,
+            features: BTreeMap::new(),
+        }
     }
 
     /// Counts a grammar alternative.

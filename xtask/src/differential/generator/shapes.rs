@@ -212,6 +212,7 @@ pub(super) fn hand_over(w: &mut Writer) {
     let pull = w.rng.chance(65);
     let routed = w.rng.chance(60);
     let local = w.rng.chance(30);
+    let (legs, push) = (w.legs.chance(35), pull && w.legs.chance(40));
     w.line("stage think : delay;");
     w.used("queue role prefill");
     w.line(format!("queue P[{prefillers}] : prefill {{"));
@@ -267,6 +268,11 @@ pub(super) fn hand_over(w: &mut Writer) {
     w.line("observe was = computed;");
     w.line("observe found = cached;");
     w.line("branch (!moved) {");
+    if legs {
+        w.line("mark parked;");
+        w.line("join;");
+        w.line("observe early = now - D.parked;");
+    }
     if pull {
         w.used("transfer over pull");
         w.line("transfer (plen - c) from src to mem (max(plen - 1 - c, 0));");
@@ -293,7 +299,12 @@ pub(super) fn hand_over(w: &mut Writer) {
         let latency = w.pick(&[("pull latency", " latency 0.5"), ("pull latency", " latency 0.25"), ("pull", "")]);
         let share =
             w.pick(&[("share maxmin", "maxmin"), ("share maxmin", "maxmin"), ("share bottleneck", "bottleneck")]);
-        w.line(format!("D pull P{latency} share {share};"));
+        if push {
+            w.used("push");
+            w.line(format!("P push D{latency} share {share};"));
+        } else {
+            w.line(format!("D pull P{latency} share {share};"));
+        }
     }
     w.used("queue role gateway");
     w.line("queue front : gateway {");
@@ -317,10 +328,10 @@ pub(super) fn hand_over(w: &mut Writer) {
         w.line("D[di].decode (plen);");
         w.line("}");
         w.line("else {");
-        remote(w);
+        remote(w, legs);
         w.line("}");
     } else {
-        remote(w);
+        remote(w, legs);
     }
     w.line("observe first_at = serial * 100 + D.first;");
     w.line("observe answer = now - t0;");
@@ -368,10 +379,19 @@ pub(super) fn hand_over(w: &mut Writer) {
     w.run_block("96");
 }
 
-fn remote(w: &mut Writer) {
+fn remote(w: &mut Writer, legs: bool) {
     w.used("decode from");
-    w.line("P[pi].prefill (plen);");
-    w.line("set t1 = now;");
+    if legs {
+        w.line("set t1 = now;");
+        w.used("fork");
+        w.line("fork {");
+        w.line("P[pi].prefill (plen);");
+        w.line("observe prefilled = serial * 100 + now;");
+        w.line("}");
+    } else {
+        w.line("P[pi].prefill (plen);");
+        w.line("set t1 = now;");
+    }
     w.line("D[di].decode (plen) from P[pi];");
     w.line("observe read_at = serial * 100 + D.arrived;");
     w.line("observe lease_len = D.arrived - t1;");

@@ -262,7 +262,15 @@ impl Free<'_> {
             let start = self.w.one_of(&["0.125", "0.25 + serial * 0.5", "0.5 + x0 * 0.25", "serial == 0 ? 1 : 0.5"]);
             self.w.line(format!("run gate ({start});"));
         }
+        let forks = self.w.legs.chance(15);
+        if forks {
+            self.fork();
+        }
         self.list(0);
+        if forks {
+            self.w.line("join;");
+            self.observe();
+        }
         if !served {
             if self.w.rng.chance(30) {
                 self.w.used("loop");
@@ -283,6 +291,18 @@ impl Free<'_> {
             }
         }
         self.w.line("}");
+    }
+
+    /// Legs beside the rest of the session.
+    fn fork(&mut self) {
+        let top = std::mem::replace(&mut self.top, false);
+        for _ in 0..self.w.legs.between(1, 2) {
+            self.w.used("fork");
+            self.w.line("fork {");
+            self.list(1);
+            self.w.line("}");
+        }
+        self.top = top;
     }
 
     fn gauges(&mut self) {
