@@ -276,7 +276,9 @@ impl World {
             reader::Action::Refused { id, .. } => {
                 let request = request_of(id);
                 let (_, _, requests) = self.decodes(host);
-                if requests.get(&request).is_some_and(|decode| decode.stage == Stage::WaitsToLoad) {
+                // It may have been given blocks since it was told of; they have come back.
+                let waits = |decode: &Decode| matches!(decode.stage, Stage::WaitsToLoad | Stage::Loads);
+                if requests.get(&request).is_some_and(waits) {
                     self.recompute(host, request);
                 }
             }
