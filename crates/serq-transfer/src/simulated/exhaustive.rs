@@ -104,6 +104,8 @@ impl Setting {
             completions_lost: 0,
             memory_goes_on: true,
             calm_from: 0,
+            // Two loads after another, with one retry, a stop of 25 ms and a process that is down.
+            answered_by: 2 * (8_000 + 2 * 26_000 + 6_000 + 12_000 + 12_000) + 2 * 25_000,
             end: 1_000_000,
         }
     }

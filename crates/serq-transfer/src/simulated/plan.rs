@@ -96,7 +96,9 @@ pub(crate) struct Plan {
     pub(crate) memory_goes_on: bool,
     /// From when on nothing goes wrong any more.
     pub(crate) calm_from: u64,
-    /// Until when everything must be over.
+    /// Until when every request must have ended.
+    pub(crate) answered_by: u64,
+    /// Until when everything must be over, deferred bytes and tombstones too.
     pub(crate) end: u64,
 }
 
@@ -119,6 +121,24 @@ fn config(dice: &mut Dice) -> Config {
         tombstones_max: dice.one_of(&[64, 64, 2]),
         peers_max: dice.one_of(&[8, 8, 2]),
     }
+}
+
+/// How long all requests can take after it has become calm: all deadlines of all loads one after the other, on the
+/// slowest clock, after whatever was cut or stopped last.
+fn longest(hosts: &[HostPlan], requests: &[Request], faults: &[(u64, Fault)]) -> u64 {
+    let most = |of: fn(&Config) -> u64| hosts.iter().map(|host| of(&host.config)).max().unwrap_or(0);
+    let once = most(|config| config.wait_us) + most(|config| config.transfer_us);
+    let around = most(|config| config.connect_us)
+        + most(|config| config.confirm_us)
+        + most(|config| config.quarantine_us)
+        + most(|config| config.lease_us);
+    let loads = requests.iter().map(|request| once * (1 + u64::from(request.policy.retries)) + around).sum::<u64>();
+    let cut = faults.iter().map(|(_, fault)| match fault {
+        Fault::Stall { us, .. } | Fault::Partition { us, .. } => *us,
+        Fault::Crash { down_us, .. } => down_us.unwrap_or(0),
+        Fault::Abort { .. } | Fault::Preempt { .. } => 0,
+    });
+    (loads + cut.sum::<u64>()) * 1024 / 900
 }
 
 impl Plan {
@@ -211,6 +231,7 @@ impl Plan {
             };
             faults.push((time, fault));
         }
+        let answered_by = calm_from + longest(&hosts, &requests, &faults);
         let intense = |dice: &mut Dice, rates: &[u64]| if trouble > 0 { dice.one_of(rates) } else { 0 };
         Plan {
             prefills,
@@ -228,8 +249,9 @@ impl Plan {
             completions_lost: intense(dice, &[0, 0, 0, 30, 100]),
             memory_goes_on: dice.chance(500),
             calm_from,
-            // All deadlines one after the other, for all requests one after the other, would be less.
-            end: calm_from + 60_000_000,
+            answered_by,
+            // The latest bytes are 5 s late.
+            end: answered_by + 10_000_000,
             hosts,
         }
     }

@@ -52,6 +52,9 @@ impl World {
         if self.clients[request].outcome.is_none() {
             self.note(|_| format!("request {request} ends: {outcome:?}"));
             self.clients[request].outcome = Some(outcome);
+            if self.now > self.plan.answered_by {
+                self.violate(format!("request {request} ends late, at {} us: {outcome:?}", self.now));
+            }
         }
     }
 
