@@ -174,6 +174,8 @@ enum Role {
 struct Prefill {
     blocks: Vec<u32>,
     computed: u32,
+    /// Its end has been answered; it goes on all the same.
+    unwanted: bool,
     run: u64,
 }
 

@@ -114,7 +114,7 @@ impl World {
                 self.start_prefills(host);
             }
             Call::AbortPrefill => {
-                self.stop_prefill(host, request);
+                self.stop_prefill(host, request, false);
                 self.tell_source(host, source::Fact::Aborted { id });
             }
             Call::Abandon => self.tell_source(host, source::Fact::Abandoned { id }),

@@ -144,7 +144,11 @@ impl World {
             false => (flight.decode, flight.decode_boot),
         };
         let Flight { id, attempt, part, .. } = flight;
-        self.after(self.plan.delay_us / 2, Event::PartEnded { host, boot, id, attempt, part, landed });
+        let mut us = self.plan.delay_us / 2;
+        if self.strikes(self.plan.late) {
+            us += self.dice.one_of(&[2_000, 20_000, 150_000]);
+        }
+        self.after(us, Event::PartEnded { host, boot, id, attempt, part, landed });
     }
 
     /// From here on nothing of this connection moves on this side.
