@@ -206,6 +206,7 @@ fn troubles(world: &World) -> Vec<Trouble> {
             for (prefill, decode) in [(true, false), (false, true), (true, true)] {
                 troubles.push(Trouble::Strikes(Fault::Abort { request, prefill, decode }));
             }
+            troubles.push(Trouble::Strikes(Fault::Redispatch { request, decode: 1, tells: false }));
             troubles.push(Trouble::Strikes(Fault::Preempt { request }));
         }
     }

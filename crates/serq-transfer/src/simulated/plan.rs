@@ -37,6 +37,9 @@ pub(crate) enum Fault {
     Partition { prefill: usize, decode: usize, us: u64 },
     /// A client goes away; which of the two legs hear of it.
     Abort { request: usize, prefill: bool, decode: bool },
+    /// The gateway gives up on a decode leg and dispatches it once more, with the offer of the first time; whether it
+    /// tells the first decoder.
+    Redispatch { request: usize, decode: usize, tells: bool },
     /// A reader's scheduler takes a request's blocks away.
     Preempt { request: usize },
 }
@@ -136,7 +139,7 @@ fn longest(hosts: &[HostPlan], requests: &[Request], faults: &[(u64, Fault)]) ->
     let cut = faults.iter().map(|(_, fault)| match fault {
         Fault::Stall { us, .. } | Fault::Partition { us, .. } => *us,
         Fault::Crash { down_us, .. } => down_us.unwrap_or(0),
-        Fault::Abort { .. } | Fault::Preempt { .. } => 0,
+        Fault::Abort { .. } | Fault::Redispatch { .. } | Fault::Preempt { .. } => 0,
     });
     (loads + cut.sum::<u64>()) * 1024 / 900
 }
@@ -190,14 +193,14 @@ impl Plan {
         }
         for (at, host) in hosts.iter_mut().enumerate() {
             let blocks = |request: &Request| (request.prompt + request.output).div_ceil(host.block_tokens);
-            let mine = requests.iter().filter(|request| request.prefill == at || request.decode == at);
+            let mine = requests.iter().filter(|request| request.prefill == at || at >= prefills);
             let largest = mine.map(blocks).max().unwrap_or(1);
             host.blocks = largest + dice.one_of(&[0, 1, largest, 4 * largest]);
         }
         let calm_from = span + dice.one_of(&[20_000, 200_000]);
         let mut faults = Vec::new();
         for _ in 0..trouble {
-            let fault = match dice.between(0, 5) {
+            let fault = match dice.between(0, 6) {
                 0 => Fault::Crash {
                     host: dice.between(0, hosts.len() as u64 - 1) as usize,
                     down_us: dice.one_of(&[Some(0), Some(1_000), Some(30_000), None]),
@@ -212,6 +215,11 @@ impl Plan {
                     us: dice.one_of(&[2_000, 30_000, 300_000]),
                 },
                 3 => Fault::Preempt { request: dice.between(0, count as u64 - 1) as usize },
+                4 => Fault::Redispatch {
+                    request: dice.between(0, count as u64 - 1) as usize,
+                    decode: prefills + dice.between(0, decodes as u64 - 1) as usize,
+                    tells: dice.chance(500),
+                },
                 _ => Fault::Abort {
                     request: dice.between(0, count as u64 - 1) as usize,
                     prefill: dice.chance(700),
@@ -220,7 +228,9 @@ impl Plan {
             };
             // Most things go on while requests are young.
             let time = match fault {
-                Fault::Abort { request, .. } | Fault::Preempt { request } if dice.chance(700) => {
+                Fault::Abort { request, .. } | Fault::Redispatch { request, .. } | Fault::Preempt { request }
+                    if dice.chance(700) =>
+                {
                     let young = dice.one_of(&[1_000, 10_000, 40_000]);
                     requests[request].arrives + dice.between(0, young)
                 }

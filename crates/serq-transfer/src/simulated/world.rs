@@ -28,7 +28,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 use super::dice::Dice;
-use super::plan::{Clock, Fault, Plan};
+use super::plan::{Clock, Fault, Plan, Request};
 use super::pool::{Owner, Pool};
 use crate::protocol::mapping::Run;
 use crate::protocol::message::Offer;
@@ -213,13 +213,31 @@ struct Host {
     fenced: BTreeSet<(Peer, Session)>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Client {
     outcome: Option<Outcome>,
     prefill_asked: bool,
     prefill_answered: bool,
+    /// The decode instance that was asked last.
+    decode: usize,
+    /// What the prefill answered.
+    offer: Option<Offer>,
     decode_asked: bool,
     decode_answered: bool,
+}
+
+impl Client {
+    fn of(request: &Request) -> Client {
+        Client {
+            outcome: None,
+            prefill_asked: false,
+            prefill_answered: false,
+            decode: request.decode,
+            offer: None,
+            decode_asked: false,
+            decode_answered: false,
+        }
+    }
 }
 
 /// Everything.
@@ -265,7 +283,7 @@ impl World {
             runs: 0,
             flights: BTreeMap::new(),
             flight: 0,
-            clients: vec![Client::default(); plan.requests.len()],
+            clients: plan.requests.iter().map(Client::of).collect(),
             cuts: Vec::new(),
             violation: None,
             trace: traced.then(Vec::new),

@@ -508,6 +508,51 @@ fn source_replaced_and_first_noticed_by_its_offer() {
     }
 }
 
+/// A decode leg that was dispatched once more, with the offer of the first time, after the first decoder had used it. What
+/// it reads was given back; that the first read was good says nothing about the second.
+#[test]
+fn offer_that_was_used_before() {
+    let mut t = Pair::new();
+    let attempt = t.reading(1);
+    for part in 0..2 {
+        t.end_read_part(1, attempt, part, true);
+    }
+    t.deliver();
+    assert_eq!((t.loaded(), t.source_freed()), (1, 1));
+    t.restart_reader(2);
+    t.connect();
+    let offer = t.offer();
+    t.queue(1, Mode::Pull, false, Some(offer));
+    t.reserve(1);
+    let second = t.attempt();
+    assert_eq!(second, attempt, "numbers of another incarnation may be the same");
+    for part in 0..2 {
+        t.end_read_part(1, second, part, true);
+    }
+    t.deliver();
+    assert_eq!(t.failures(), [Failure::Ended(End::LeaseOver)]);
+    assert_eq!(t.loaded(), 1);
+}
+
+/// The same for a push: what was written to one decoder was not written to the next.
+#[test]
+fn push_that_went_to_another_decoder() {
+    let mut t = Pair::new();
+    let attempt = t.writing(1);
+    for part in 0..2 {
+        t.end_write_part(1, attempt, part, true);
+    }
+    t.deliver();
+    assert_eq!((t.loaded(), t.source_freed()), (1, 1));
+    t.restart_reader(2);
+    t.connect();
+    t.queue(1, Mode::Push, false, None);
+    t.reserve(1);
+    t.deliver();
+    assert_eq!((t.loaded(), t.failures()), (1, vec![Failure::Ended(End::LeaseOver)]));
+    assert_eq!(t.reader_freed(), 1);
+}
+
 /// An answer of a dead incarnation, or to one, drops nothing of the living.
 #[test]
 fn somebody_else_drops_nothing_of_the_living() {

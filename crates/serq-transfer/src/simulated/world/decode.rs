@@ -37,6 +37,10 @@ impl World {
         let stage = if loads { Stage::WaitsToLoad } else { Stage::WaitsToCompute };
         let decode = Decode { stage, blocks: Vec::new(), lent: Vec::new(), loaded: false, loaded_at: 0, run: 0 };
         let (_, queue, requests) = self.decodes(host);
+        if requests.contains_key(&request) {
+            // Dispatched to where it is.
+            return;
+        }
         requests.insert(request, decode);
         queue.push_back(request);
         if loads {

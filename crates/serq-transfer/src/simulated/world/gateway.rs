@@ -64,6 +64,7 @@ impl World {
         match answer {
             Answer::Prefilled(offer) => {
                 self.clients[request].prefill_answered = true;
+                self.clients[request].offer = Some(offer.clone());
                 if !concurrent && !self.clients[request].decode_asked {
                     if self.clients[request].outcome.is_none() {
                         self.dispatch_decode(request, Some(offer), 0);
