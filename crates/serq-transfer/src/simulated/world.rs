@@ -261,6 +261,12 @@ pub(crate) struct World {
     pub(crate) fences: u64,
     pub(crate) leases_expired: u64,
     pub(crate) messages: u64,
+    /// KV of a token that a transfer wrote into the reader's pool.
+    pub(crate) cells_copied: u64,
+    /// KV of a token that a decode step read and that was compared.
+    pub(crate) cells_read: u64,
+    /// Blocks that were not free when nothing would happen any more.
+    pub(crate) blocks_left: u64,
 }
 
 fn id_of(request: usize) -> TransferId {
@@ -290,6 +296,9 @@ impl World {
             fences: 0,
             leases_expired: 0,
             messages: 0,
+            cells_copied: 0,
+            cells_read: 0,
+            blocks_left: 0,
             plan: Rc::new(plan),
         };
         let plan = Rc::clone(&world.plan);
@@ -498,6 +507,7 @@ impl World {
                 Role::Decode { machine, .. } => (machine.transfers(), machine.tombstones()),
             };
             let left = self.hosts[host].pool.left();
+            self.blocks_left += left as u64;
             if left + alive + remembered > 0 {
                 let what = format!("{left} blocks, {alive} transfers and {remembered} tombstones are left");
                 self.must(host, Err(what));

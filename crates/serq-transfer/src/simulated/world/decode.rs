@@ -128,6 +128,7 @@ impl World {
         let written = pool.write(block, token % size, cell(request, token), Owner::Request(request));
         decode.stage = Stage::Computes(token + 1);
         self.must(host, written);
+        self.cells_read += u64::from(token);
         let boot = self.hosts[host].peer.incarnation.0;
         self.after(TOKEN_US, Event::Compute { host, boot, request, run });
     }

@@ -112,6 +112,7 @@ impl World {
         if let Err(what) = written {
             self.must(target, Err(format!("late bytes of {}: {what}", flight.id)));
         }
+        self.cells_copied += 1;
         flight.token += 1;
         flight.fails_after = flight.fails_after.map(|cells| cells - 1);
         if flight.token == run.tokens {
