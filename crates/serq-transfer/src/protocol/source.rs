@@ -15,7 +15,7 @@
 //!   Writing ───────────────────────────────────────────────────────▶ over, blocks free
 //! ```
 //!
-//! What is over is remembered for a while ([`Tombstones`]), so that a reader that asks again hears the same.
+//! What is over is remembered for a while, as a tombstone, so that a reader that asks again hears the same.
 //!
 //! # Invariants
 //!
