@@ -310,6 +310,27 @@ fn write_after_a_revoke_that_came_first() {
     assert_eq!(t.writes(), 0);
 }
 
+/// What is said of a registration that failed is said again, late, after the next one was revoked. It acknowledges nothing.
+#[test]
+fn acknowledgement_of_an_earlier_registration() {
+    let mut t = Pair::new();
+    t.policy = Policy { retries: 1, otherwise: Otherwise::Error };
+    let attempt = t.writing(1);
+    t.end_write_part(1, attempt, 0, false);
+    let failed = t.to_reader[0].clone();
+    assert!(matches!(failed.message, Message::WriteFailed { .. }));
+    t.deliver();
+    let second = t.written_attempt();
+    assert_ne!(second, attempt);
+    t.tell_reader(reader::Fact::Cancelled { id: id(1) });
+    t.tell_reader(reader::Fact::Message(failed));
+    t.deliver();
+    assert_eq!(t.reader_freed(), 0, "the second write is in flight");
+    t.end_write_part(1, second, 0, true);
+    t.deliver();
+    assert_eq!((t.reader_freed(), t.source_freed()), (1, 1));
+}
+
 /// TensorRT-LLM#17665: the notice that the data has come is lost. It is asked for again.
 #[test]
 fn lost_completion_notice() {
