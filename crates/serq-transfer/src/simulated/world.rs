@@ -119,9 +119,6 @@ enum Event {
     Boot {
         host: usize,
     },
-    Go {
-        host: usize,
-    },
     Strike(Fault),
 }
 
@@ -425,7 +422,7 @@ impl World {
             | Event::Fenced { host, .. }
             | Event::CanaryRead { host, .. } => Some(*host),
             Event::Arrive(_) | Event::Answer { .. } | Event::Copy { .. } => None,
-            Event::Boot { .. } | Event::Go { .. } | Event::Strike(_) => None,
+            Event::Boot { .. } | Event::Strike(_) => None,
         }
     }
 
@@ -472,7 +469,6 @@ impl World {
                     self.discover(host);
                 }
             }
-            Event::Go { .. } => {}
             Event::Strike(fault) => self.strike(fault),
             Event::Wake { .. }
             | Event::Compute { .. }

@@ -14,7 +14,6 @@ impl World {
             Fault::Stall { host, us } => {
                 let until = self.now + us;
                 self.hosts[host].stopped_until = self.hosts[host].stopped_until.max(until);
-                self.at(until, Event::Go { host });
             }
             Fault::Partition { prefill, decode, us } => self.cuts.push((prefill, decode, self.now + us)),
             Fault::Abort { request, prefill, decode } => {
