@@ -113,7 +113,10 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "{count:>10}  {how}");
     }
     let _ = writeln!(text, "{} fences, {} leases ran out", report.fences, report.leases_expired);
-    let _ = writeln!(text, "blocks left: 0; freed blocks written: 0; wrong copies decoded: 0");
+    let _ = writeln!(text, "{:>10}  tokens' KV copied, each into a block of its transfer", report.cells_copied);
+    let _ =
+        writeln!(text, "{:>10}  tokens' KV read by decode steps, each the undisaggregated run's", report.cells_read);
+    let _ = writeln!(text, "{:>10}  blocks left", report.blocks_left);
     text
 }
 
@@ -138,10 +141,8 @@ struct Plant {
     patch: PathBuf,
 }
 
-/// Plants each bug in a copy of the crate, and runs schedules until it is seen.
-fn planted(schedules: u64, seed: u64) -> Result<String, String> {
-    let crate_folder = root().join("crates/serq-transfer");
-    let folder = root().join("target/planted");
+/// The bugs there are, by name.
+fn plants(crate_folder: &Path) -> Result<Vec<Plant>, String> {
     let mut plants = Vec::new();
     for entry in fs::read_dir(crate_folder.join("tests/planted")).map_err(|e| format!("tests/planted: {e}"))? {
         let patch = entry.map_err(|e| format!("tests/planted: {e}"))?.path();
@@ -151,6 +152,14 @@ fn planted(schedules: u64, seed: u64) -> Result<String, String> {
         }
     }
     plants.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(plants)
+}
+
+/// Plants each bug in a copy of the crate, and runs schedules until it is seen.
+fn planted(schedules: u64, seed: u64) -> Result<String, String> {
+    let crate_folder = root().join("crates/serq-transfer");
+    let folder = root().join("target/planted");
+    let plants = plants(&crate_folder)?;
     let mut text = String::new();
     let sound = seen_after(&crate_folder, &folder, None, schedules, seed)?;
     if let Some((seed, violation)) = sound {
@@ -258,8 +267,14 @@ fn copy_folder(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Applies a patch of one hunk: the lines it takes and keeps are found wherever they are, once.
+/// Applies a patch to the sources in a folder.
 fn apply(patch: &str, source: &Path) -> Result<(), String> {
+    let (path, text) = patched(patch, source)?;
+    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A file and its text after a patch of one hunk: the lines it takes and keeps are found wherever they are, once.
+fn patched(patch: &str, source: &Path) -> Result<(PathBuf, String), String> {
     let file = patch.lines().find_map(|line| line.strip_prefix("+++ b/src/")).ok_or("no line `+++ b/src/…`")?;
     let (mut before, mut after) = (String::new(), String::new());
     for line in patch.lines().skip_while(|line| !line.starts_with("@@")).skip(1) {
@@ -276,7 +291,32 @@ fn apply(patch: &str, source: &Path) -> Result<(), String> {
     let path = source.join(file);
     let text = fs::read_to_string(&path).map_err(|e| format!("{file}: {e}"))?;
     match text.matches(&before).count() {
-        1 => fs::write(&path, text.replace(&before, &after)).map_err(|e| format!("{file}: {e}")),
+        1 => Ok((path, text.replace(&before, &after))),
         count => Err(format!("{file} has the lines of the patch {count} times:\n{before}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fs, patched, plants, root};
+
+    #[test]
+    fn every_planted_bug_still_has_its_place() {
+        let folder = root().join("crates/serq-transfer");
+        let plants = plants(&folder).unwrap();
+        assert!(plants.len() >= 6, "{}", plants.len());
+        for plant in plants {
+            let patch = fs::read_to_string(&plant.patch).unwrap();
+            let (path, text) =
+                patched(&patch, &folder.join("src")).unwrap_or_else(|why| panic!("{}: {why}", plant.name));
+            assert_ne!(fs::read_to_string(path).unwrap(), text, "{}", plant.name);
+        }
+    }
+
+    #[test]
+    fn a_patch_whose_lines_are_gone_is_refused() {
+        let patch = "why\n\n--- a/src/lib.rs\n+++ b/src/lib.rs\n@@ -1,1 +1,1 @@\n-nothing like it\n+or this\n";
+        let why = patched(patch, &root().join("crates/serq-transfer/src")).unwrap_err();
+        assert!(why.contains("0 times"), "{why}");
     }
 }

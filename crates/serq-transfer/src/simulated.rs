@@ -29,6 +29,12 @@ pub struct Report {
     pub leases_expired: u64,
     /// Messages that were sent.
     pub messages: u64,
+    /// Tokens' KV that transfers wrote, each into a block that was its transfer's.
+    pub cells_copied: u64,
+    /// Tokens' KV that was read to compute the next token, each that of the undisaggregated run.
+    pub cells_read: u64,
+    /// Blocks that were not free at the end.
+    pub blocks_left: u64,
 }
 
 impl Report {
@@ -41,6 +47,9 @@ impl Report {
         self.fences += other.fences;
         self.leases_expired += other.leases_expired;
         self.messages += other.messages;
+        self.cells_copied += other.cells_copied;
+        self.cells_read += other.cells_read;
+        self.blocks_left += other.blocks_left;
     }
 }
 
@@ -69,6 +78,9 @@ pub fn schedule(seed: u64) -> Result<Report, String> {
         fences: world.fences,
         leases_expired: world.leases_expired,
         messages: world.messages,
+        cells_copied: world.cells_copied,
+        cells_read: world.cells_read,
+        blocks_left: world.blocks_left,
     })
 }
 

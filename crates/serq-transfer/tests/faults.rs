@@ -18,6 +18,8 @@ fn four_thousand_schedules_leave_nothing_and_decode_nothing_wrong() {
     assert!(count(Outcome::Recomputed) > 1_000, "{all:?}");
     let failed = all.outcomes.keys().filter(|outcome| matches!(outcome, Outcome::Failed(_))).count();
     assert!(failed >= 12, "{all:?}");
+    assert_eq!(all.blocks_left, 0);
+    assert!(all.cells_copied > 50_000 && all.cells_read > 500_000, "{all:?}");
     assert!(all.fences > 1_000 && all.leases_expired > 1_000, "{all:?}");
 }
 

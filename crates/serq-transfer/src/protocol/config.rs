@@ -1,7 +1,7 @@
 //! Durations and limits of both machines.
 //!
 //! The lease's three numbers are vLLM's NIXL connector's: 30 s, 20 s more at each heartbeat, one every 5 s
-//! [vllm#41383]. The others are judgement: they bound waits that had no bound where requests hung for ever.
+//! (vllm#41383). The others are judgement: they bound waits that had no bound where requests hung for ever.
 
 /// How long things last, in microseconds of one's own clock, and how many there may be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -74,7 +74,10 @@ pub fn encode(envelope: &Envelope) -> Vec<u8> {
             length(out, ids.len());
             out.extend(ids.iter().flat_map(|id| id.0.to_le_bytes()));
         }
-        Message::Done { id, epoch } => with_epoch(out, 4, *id, *epoch),
+        Message::Done { id, epoch, attempt } => {
+            with_epoch(out, 4, *id, *epoch);
+            out.extend(attempt.to_le_bytes());
+        }
         Message::Drop { id } => tagged(out, 5, *id),
         Message::Revoke { id, epoch } => with_epoch(out, 6, *id, *epoch),
         Message::Welcome { canary } => {
@@ -99,7 +102,10 @@ pub fn encode(envelope: &Envelope) -> Vec<u8> {
             out.extend(offer.epoch.0.to_le_bytes());
             table(out, &offer.table);
         }
-        Message::Good { id, epoch } => with_epoch(out, 11, *id, *epoch),
+        Message::Good { id, attempt } => {
+            tagged(out, 11, *id);
+            out.extend(attempt.to_le_bytes());
+        }
         Message::Ended { id, end } => {
             tagged(out, 12, *id);
             let at = ENDS.iter().position(|other| other == end).expect("every end is listed");
@@ -259,7 +265,7 @@ impl<'a> Rest<'a> {
                 let length = self.length(16)?;
                 Message::Heartbeat { ids: (0..length).map(|_| self.id()).collect::<Result<_, _>>()? }
             }
-            4 => Message::Done { id: self.id()?, epoch: self.epoch()? },
+            4 => Message::Done { id: self.id()?, epoch: self.epoch()?, attempt: self.u64()? },
             5 => Message::Drop { id: self.id()? },
             6 => Message::Revoke { id: self.id()?, epoch: self.epoch()? },
             7 => Message::Welcome { canary: self.bytes()? },
@@ -277,7 +283,7 @@ impl<'a> Rest<'a> {
                 let id = self.id()?;
                 Message::Offer { id, offer: Offer { source: self.peer()?, epoch: self.epoch()?, table: self.table()? } }
             }
-            11 => Message::Good { id: self.id()?, epoch: self.epoch()? },
+            11 => Message::Good { id: self.id()?, attempt: self.u64()? },
             12 => {
                 let (id, tag) = (self.id()?, self.u8()?);
                 let end = *ENDS.get(usize::from(tag)).ok_or(DecodeError::Tag { of: "end", tag })?;
@@ -308,13 +314,13 @@ mod tests {
             Message::Ask { id },
             Message::Register { id, epoch, target: table.clone() },
             Message::Heartbeat { ids: vec![id, TransferId(1)] },
-            Message::Done { id, epoch },
+            Message::Done { id, epoch, attempt: 5 },
             Message::Drop { id },
             Message::Revoke { id, epoch },
             Message::Welcome { canary: vec![] },
             Message::Waiting { id },
             Message::Offer { id, offer: Offer { source, epoch, table } },
-            Message::Good { id, epoch },
+            Message::Good { id, attempt: 5 },
             Message::Unknown { id },
             Message::PartWritten { id, epoch, part: 3, parts: 64 },
             Message::WriteFailed { id, epoch },

@@ -2,7 +2,7 @@
 //!
 //! Both sides say for each block which token its first slot is for. The copy is found by these offsets alone,
 //! never by the place in a list: a reader that has the first 40 tokens cached lists fewer blocks than the
-//! source, and lists aligned at the front would put the wrong KV behind HTTP 200 [vllm#48758].
+//! source, and lists aligned at the front would put the wrong KV behind HTTP 200 (vllm#48758).
 //!
 //! ```text
 //!   source, 4 slots a block     |0 1 2 3|4 5 6 7|8 9 . .|

@@ -59,8 +59,8 @@ pub enum Message {
     Register { id: TransferId, epoch: Epoch, target: BlockTable },
     /// The reader's requests that wait or read.
     Heartbeat { ids: Vec<TransferId> },
-    /// The read under this lease has ended; were the blocks still there?
-    Done { id: TransferId, epoch: Epoch },
+    /// This read under this lease has ended; were the blocks still there?
+    Done { id: TransferId, epoch: Epoch, attempt: u64 },
     /// Nobody will read it.
     Drop { id: TransferId },
     /// Write nothing more of this or an earlier registration.
@@ -74,8 +74,8 @@ pub enum Message {
     Waiting { id: TransferId },
     /// The prefill is over and the blocks are leased.
     Offer { id: TransferId, offer: Offer },
-    /// The lease stood until after the read had ended: the copy may be used.
-    Good { id: TransferId, epoch: Epoch },
+    /// The lease stood until after this read had ended: its copy may be used.
+    Good { id: TransferId, attempt: u64 },
     /// The transfer is over.
     Ended { id: TransferId, end: End },
     /// No such transfer.

@@ -87,7 +87,7 @@ enum Phase {
     Connecting,
     Asking,
     Reading { lease: Epoch, attempt: u64, parts: Parts },
-    Confirming { lease: Epoch },
+    Confirming { lease: Epoch, attempt: u64 },
     Registered { epoch: Epoch, parts: Option<Parts> },
     Draining { attempt: u64, parts: Parts },
     Revoking { epoch: Epoch },
@@ -264,7 +264,7 @@ impl Reader {
         let record = &self.records[&id];
         let message = match &record.phase {
             Phase::Asking => Message::Ask { id },
-            Phase::Confirming { lease } => Message::Done { id, epoch: *lease },
+            Phase::Confirming { lease, attempt } => Message::Done { id, epoch: *lease, attempt: *attempt },
             Phase::Registered { epoch, .. } => {
                 let target = record.table.clone().expect("who registered has blocks");
                 Message::Register { id, epoch: *epoch, target }
@@ -333,7 +333,8 @@ impl Reader {
             None => self.bury(now, id, out),
             Some(_) if parts.has_failed() => self.fail_safely(now, id, Failure::ReadFailed, out),
             Some(lease) => {
-                self.records.get_mut(&id).expect("it was just there").phase = Phase::Confirming { lease };
+                let record = self.records.get_mut(&id).expect("it was just there");
+                record.phase = Phase::Confirming { lease, attempt };
                 self.deadlines.set(Due::Load(id), now.after(self.config.confirm_us));
                 self.ask(now, id, out);
             }

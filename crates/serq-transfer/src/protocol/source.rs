@@ -15,7 +15,7 @@
 //!   Writing ───────────────────────────────────────────────────────▶ over, blocks free
 //! ```
 //!
-//! What is over is remembered for a while ([`Tombstones`]), so that a reader that asks again hears the same.
+//! What is over is remembered for a while, as a tombstone, so that a reader that asks again hears the same.
 //!
 //! # Invariants
 //!
@@ -96,8 +96,16 @@ struct Write {
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Ending {
-    Good { epoch: Epoch },
-    Written { epoch: Epoch, parts: Parts },
+    /// Only this read of this reader was good: a later one, or another's, read blocks that were given back.
+    Good {
+        reader: Peer,
+        attempt: u64,
+    },
+    Written {
+        reader: Peer,
+        epoch: Epoch,
+        parts: Parts,
+    },
     Ended(End),
 }
 

@@ -104,6 +104,8 @@ impl Setting {
             completions_lost: 0,
             memory_goes_on: true,
             calm_from: 0,
+            // Two loads after another, with one retry, a stop of 25 ms and a process that is down.
+            answered_by: 2 * (8_000 + 2 * 26_000 + 6_000 + 12_000 + 12_000) + 2 * 25_000,
             end: 1_000_000,
         }
     }
@@ -204,6 +206,7 @@ fn troubles(world: &World) -> Vec<Trouble> {
             for (prefill, decode) in [(true, false), (false, true), (true, true)] {
                 troubles.push(Trouble::Strikes(Fault::Abort { request, prefill, decode }));
             }
+            troubles.push(Trouble::Strikes(Fault::Redispatch { request, decode: 1, tells: false }));
             troubles.push(Trouble::Strikes(Fault::Preempt { request }));
         }
     }

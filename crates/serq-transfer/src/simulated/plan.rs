@@ -37,6 +37,9 @@ pub(crate) enum Fault {
     Partition { prefill: usize, decode: usize, us: u64 },
     /// A client goes away; which of the two legs hear of it.
     Abort { request: usize, prefill: bool, decode: bool },
+    /// The gateway gives up on a decode leg and dispatches it once more, with the offer of the first time; whether it
+    /// tells the first decoder.
+    Redispatch { request: usize, decode: usize, tells: bool },
     /// A reader's scheduler takes a request's blocks away.
     Preempt { request: usize },
 }
@@ -96,7 +99,9 @@ pub(crate) struct Plan {
     pub(crate) memory_goes_on: bool,
     /// From when on nothing goes wrong any more.
     pub(crate) calm_from: u64,
-    /// Until when everything must be over.
+    /// Until when every request must have ended.
+    pub(crate) answered_by: u64,
+    /// Until when everything must be over, deferred bytes and tombstones too.
     pub(crate) end: u64,
 }
 
@@ -119,6 +124,24 @@ fn config(dice: &mut Dice) -> Config {
         tombstones_max: dice.one_of(&[64, 64, 2]),
         peers_max: dice.one_of(&[8, 8, 2]),
     }
+}
+
+/// How long all requests can take after it has become calm: all deadlines of all loads one after the other, on the
+/// slowest clock, after whatever was cut or stopped last.
+fn longest(hosts: &[HostPlan], requests: &[Request], faults: &[(u64, Fault)]) -> u64 {
+    let most = |of: fn(&Config) -> u64| hosts.iter().map(|host| of(&host.config)).max().unwrap_or(0);
+    let once = most(|config| config.wait_us) + most(|config| config.transfer_us);
+    let around = most(|config| config.connect_us)
+        + most(|config| config.confirm_us)
+        + most(|config| config.quarantine_us)
+        + most(|config| config.lease_us);
+    let loads = requests.iter().map(|request| once * (1 + u64::from(request.policy.retries)) + around).sum::<u64>();
+    let cut = faults.iter().map(|(_, fault)| match fault {
+        Fault::Stall { us, .. } | Fault::Partition { us, .. } => *us,
+        Fault::Crash { down_us, .. } => down_us.unwrap_or(0),
+        Fault::Abort { .. } | Fault::Redispatch { .. } | Fault::Preempt { .. } => 0,
+    });
+    (loads + cut.sum::<u64>()) * 1024 / 900
 }
 
 impl Plan {
@@ -170,14 +193,14 @@ impl Plan {
         }
         for (at, host) in hosts.iter_mut().enumerate() {
             let blocks = |request: &Request| (request.prompt + request.output).div_ceil(host.block_tokens);
-            let mine = requests.iter().filter(|request| request.prefill == at || request.decode == at);
+            let mine = requests.iter().filter(|request| request.prefill == at || at >= prefills);
             let largest = mine.map(blocks).max().unwrap_or(1);
             host.blocks = largest + dice.one_of(&[0, 1, largest, 4 * largest]);
         }
         let calm_from = span + dice.one_of(&[20_000, 200_000]);
         let mut faults = Vec::new();
         for _ in 0..trouble {
-            let fault = match dice.between(0, 5) {
+            let fault = match dice.between(0, 6) {
                 0 => Fault::Crash {
                     host: dice.between(0, hosts.len() as u64 - 1) as usize,
                     down_us: dice.one_of(&[Some(0), Some(1_000), Some(30_000), None]),
@@ -192,6 +215,11 @@ impl Plan {
                     us: dice.one_of(&[2_000, 30_000, 300_000]),
                 },
                 3 => Fault::Preempt { request: dice.between(0, count as u64 - 1) as usize },
+                4 => Fault::Redispatch {
+                    request: dice.between(0, count as u64 - 1) as usize,
+                    decode: prefills + dice.between(0, decodes as u64 - 1) as usize,
+                    tells: dice.chance(500),
+                },
                 _ => Fault::Abort {
                     request: dice.between(0, count as u64 - 1) as usize,
                     prefill: dice.chance(700),
@@ -200,7 +228,9 @@ impl Plan {
             };
             // Most things go on while requests are young.
             let time = match fault {
-                Fault::Abort { request, .. } | Fault::Preempt { request } if dice.chance(700) => {
+                Fault::Abort { request, .. } | Fault::Redispatch { request, .. } | Fault::Preempt { request }
+                    if dice.chance(700) =>
+                {
                     let young = dice.one_of(&[1_000, 10_000, 40_000]);
                     requests[request].arrives + dice.between(0, young)
                 }
@@ -211,6 +241,7 @@ impl Plan {
             };
             faults.push((time, fault));
         }
+        let answered_by = calm_from + longest(&hosts, &requests, &faults);
         let intense = |dice: &mut Dice, rates: &[u64]| if trouble > 0 { dice.one_of(rates) } else { 0 };
         Plan {
             prefills,
@@ -228,8 +259,9 @@ impl Plan {
             completions_lost: intense(dice, &[0, 0, 0, 30, 100]),
             memory_goes_on: dice.chance(500),
             calm_from,
-            // All deadlines one after the other, for all requests one after the other, would be less.
-            end: calm_from + 60_000_000,
+            answered_by,
+            // The latest bytes are 5 s late.
+            end: answered_by + 10_000_000,
             hosts,
         }
     }

@@ -28,7 +28,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 use super::dice::Dice;
-use super::plan::{Clock, Fault, Plan};
+use super::plan::{Clock, Fault, Plan, Request};
 use super::pool::{Owner, Pool};
 use crate::protocol::mapping::Run;
 use crate::protocol::message::Offer;
@@ -119,9 +119,6 @@ enum Event {
     Boot {
         host: usize,
     },
-    Go {
-        host: usize,
-    },
     Strike(Fault),
 }
 
@@ -174,6 +171,8 @@ enum Role {
 struct Prefill {
     blocks: Vec<u32>,
     computed: u32,
+    /// Its end has been answered; it goes on all the same.
+    unwanted: bool,
     run: u64,
 }
 
@@ -211,13 +210,31 @@ struct Host {
     fenced: BTreeSet<(Peer, Session)>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Client {
     outcome: Option<Outcome>,
     prefill_asked: bool,
     prefill_answered: bool,
+    /// The decode instance that was asked last.
+    decode: usize,
+    /// What the prefill answered.
+    offer: Option<Offer>,
     decode_asked: bool,
     decode_answered: bool,
+}
+
+impl Client {
+    fn of(request: &Request) -> Client {
+        Client {
+            outcome: None,
+            prefill_asked: false,
+            prefill_answered: false,
+            decode: request.decode,
+            offer: None,
+            decode_asked: false,
+            decode_answered: false,
+        }
+    }
 }
 
 /// Everything.
@@ -241,6 +258,12 @@ pub(crate) struct World {
     pub(crate) fences: u64,
     pub(crate) leases_expired: u64,
     pub(crate) messages: u64,
+    /// KV of a token that a transfer wrote into the reader's pool.
+    pub(crate) cells_copied: u64,
+    /// KV of a token that a decode step read and that was compared.
+    pub(crate) cells_read: u64,
+    /// Blocks that were not free when nothing would happen any more.
+    pub(crate) blocks_left: u64,
 }
 
 fn id_of(request: usize) -> TransferId {
@@ -263,13 +286,16 @@ impl World {
             runs: 0,
             flights: BTreeMap::new(),
             flight: 0,
-            clients: vec![Client::default(); plan.requests.len()],
+            clients: plan.requests.iter().map(Client::of).collect(),
             cuts: Vec::new(),
             violation: None,
             trace: traced.then(Vec::new),
             fences: 0,
             leases_expired: 0,
             messages: 0,
+            cells_copied: 0,
+            cells_read: 0,
+            blocks_left: 0,
             plan: Rc::new(plan),
         };
         let plan = Rc::clone(&world.plan);
@@ -396,7 +422,7 @@ impl World {
             | Event::Fenced { host, .. }
             | Event::CanaryRead { host, .. } => Some(*host),
             Event::Arrive(_) | Event::Answer { .. } | Event::Copy { .. } => None,
-            Event::Boot { .. } | Event::Go { .. } | Event::Strike(_) => None,
+            Event::Boot { .. } | Event::Strike(_) => None,
         }
     }
 
@@ -443,7 +469,6 @@ impl World {
                     self.discover(host);
                 }
             }
-            Event::Go { .. } => {}
             Event::Strike(fault) => self.strike(fault),
             Event::Wake { .. }
             | Event::Compute { .. }
@@ -478,6 +503,7 @@ impl World {
                 Role::Decode { machine, .. } => (machine.transfers(), machine.tombstones()),
             };
             let left = self.hosts[host].pool.left();
+            self.blocks_left += left as u64;
             if left + alive + remembered > 0 {
                 let what = format!("{left} blocks, {alive} transfers and {remembered} tombstones are left");
                 self.must(host, Err(what));

@@ -310,6 +310,27 @@ fn write_after_a_revoke_that_came_first() {
     assert_eq!(t.writes(), 0);
 }
 
+/// What is said of a registration that failed is said again, late, after the next one was revoked. It acknowledges nothing.
+#[test]
+fn acknowledgement_of_an_earlier_registration() {
+    let mut t = Pair::new();
+    t.policy = Policy { retries: 1, otherwise: Otherwise::Error };
+    let attempt = t.writing(1);
+    t.end_write_part(1, attempt, 0, false);
+    let failed = t.to_reader[0].clone();
+    assert!(matches!(failed.message, Message::WriteFailed { .. }));
+    t.deliver();
+    let second = t.written_attempt();
+    assert_ne!(second, attempt);
+    t.tell_reader(reader::Fact::Cancelled { id: id(1) });
+    t.tell_reader(reader::Fact::Message(failed));
+    t.deliver();
+    assert_eq!(t.reader_freed(), 0, "the second write is in flight");
+    t.end_write_part(1, second, 0, true);
+    t.deliver();
+    assert_eq!((t.reader_freed(), t.source_freed()), (1, 1));
+}
+
 /// TensorRT-LLM#17665: the notice that the data has come is lost. It is asked for again.
 #[test]
 fn lost_completion_notice() {
@@ -506,6 +527,51 @@ fn source_replaced_and_first_noticed_by_its_offer() {
         t.deliver();
         assert_eq!((t.loaded(), t.failures(), t.source_freed()), (1, vec![], 1));
     }
+}
+
+/// A decode leg that was dispatched once more, with the offer of the first time, after the first decoder had used it. What
+/// it reads was given back; that the first read was good says nothing about the second.
+#[test]
+fn offer_that_was_used_before() {
+    let mut t = Pair::new();
+    let attempt = t.reading(1);
+    for part in 0..2 {
+        t.end_read_part(1, attempt, part, true);
+    }
+    t.deliver();
+    assert_eq!((t.loaded(), t.source_freed()), (1, 1));
+    t.restart_reader(2);
+    t.connect();
+    let offer = t.offer();
+    t.queue(1, Mode::Pull, false, Some(offer));
+    t.reserve(1);
+    let second = t.attempt();
+    assert_eq!(second, attempt, "numbers of another incarnation may be the same");
+    for part in 0..2 {
+        t.end_read_part(1, second, part, true);
+    }
+    t.deliver();
+    assert_eq!(t.failures(), [Failure::Ended(End::LeaseOver)]);
+    assert_eq!(t.loaded(), 1);
+}
+
+/// The same for a push: what was written to one decoder was not written to the next.
+#[test]
+fn push_that_went_to_another_decoder() {
+    let mut t = Pair::new();
+    let attempt = t.writing(1);
+    for part in 0..2 {
+        t.end_write_part(1, attempt, part, true);
+    }
+    t.deliver();
+    assert_eq!((t.loaded(), t.source_freed()), (1, 1));
+    t.restart_reader(2);
+    t.connect();
+    t.queue(1, Mode::Push, false, None);
+    t.reserve(1);
+    t.deliver();
+    assert_eq!((t.loaded(), t.failures()), (1, vec![Failure::Ended(End::LeaseOver)]));
+    assert_eq!(t.reader_freed(), 1);
 }
 
 /// An answer of a dead incarnation, or to one, drops nothing of the living.

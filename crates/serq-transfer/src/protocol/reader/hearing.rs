@@ -76,7 +76,7 @@ impl Reader {
                 record.bound = Some(peer.incarnation);
             }
             (Message::Offer { offer, .. }, Phase::Asking) if offer.source == peer => self.read(now, id, offer, out),
-            (Message::Good { epoch, .. }, Phase::Confirming { lease }) if *lease == epoch => {
+            (Message::Good { attempt, .. }, Phase::Confirming { attempt: current, .. }) if attempt == *current => {
                 self.loaded(now, id, out);
             }
             (Message::Unknown { .. }, _) if record.load.concurrent && record.bound.is_none() => {}

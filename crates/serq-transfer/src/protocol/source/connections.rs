@@ -44,7 +44,7 @@ impl Source {
             Message::Ask { id } => self.ask(from, session, id, out),
             Message::Register { id, epoch, target } => self.register(now, from, session, id, epoch, target, out),
             Message::Heartbeat { ids } => self.prolong(now, from, session, &ids, out),
-            Message::Done { id, epoch } => self.judge(now, from, session, id, epoch, out),
+            Message::Done { id, epoch, attempt } => self.judge(now, from, session, id, epoch, attempt, out),
             Message::Drop { id } => {
                 if self.attach(from, session, id, out).is_some() {
                     self.end_when_quiet(now, id, End::Dropped, out);

@@ -39,6 +39,7 @@ impl Source {
     }
 
     /// The one place that says whether a read was good.
+    #[expect(clippy::too_many_arguments, reason = "a message's fields and where it came from")]
     pub(super) fn judge(
         &mut self,
         now: Time,
@@ -46,20 +47,26 @@ impl Source {
         session: Session,
         id: TransferId,
         epoch: Epoch,
+        attempt: u64,
         out: &mut Vec<Action>,
     ) {
-        let remembered = self.over.get(id).copied();
-        if let Some(Ending::Good { epoch: good }) = remembered
-            && good == epoch
-        {
-            self.send(from, session, Message::Good { id, epoch }, out);
-            return;
+        let good = Message::Good { id, attempt };
+        match self.over.get(id).copied() {
+            Some(Ending::Good { reader, attempt: first }) if (reader, first) == (from, attempt) => {
+                self.send(from, session, good, out);
+                return;
+            }
+            Some(Ending::Good { .. } | Ending::Written { .. }) => {
+                self.send(from, session, Message::Ended { id, end: End::LeaseOver }, out);
+                return;
+            }
+            Some(Ending::Ended(_)) | None => {}
         }
         let Some(record) = self.attach(from, session, id, out) else { return };
         match record.phase {
             Phase::Leased { epoch: lease, .. } if lease == epoch => {
-                self.end(now, id, Ending::Good { epoch }, out);
-                self.send(from, session, Message::Good { id, epoch }, out);
+                self.end(now, id, Ending::Good { reader: from, attempt }, out);
+                self.send(from, session, good, out);
             }
             _ => self.send(from, session, Message::Ended { id, end: End::LeaseOver }, out),
         }

@@ -25,13 +25,18 @@ impl Source {
         out: &mut Vec<Action>,
     ) {
         let barrier = self.links[&from.address].barrier;
-        if let Some(Ending::Written { epoch: written, parts }) = self.over.get(id).copied()
-            && written == epoch
-        {
-            for part in parts.landed() {
-                self.tell_part(from, session, id, epoch, part, parts, out);
+        match self.over.get(id).copied() {
+            Some(Ending::Written { reader, epoch: written, parts }) if (reader, written) == (from, epoch) => {
+                for part in parts.landed() {
+                    self.tell_part(from, session, id, epoch, part, parts, out);
+                }
+                return;
             }
-            return;
+            Some(Ending::Good { .. } | Ending::Written { .. }) => {
+                self.send(from, session, Message::Ended { id, end: End::LeaseOver }, out);
+                return;
+            }
+            Some(Ending::Ended(_)) | None => {}
         }
         let Some(record) = self.attach(from, session, id, out) else { return };
         let reader = record.reader.as_mut().expect("it was attached");
@@ -204,7 +209,7 @@ impl Source {
             return;
         }
         if parts.are_all_landed() {
-            self.end(now, id, Ending::Written { epoch, parts }, out);
+            self.end(now, id, Ending::Written { reader: peer, epoch, parts }, out);
             return;
         }
         // A part failed, or the connection is over: back to the lease. The reader may register again.

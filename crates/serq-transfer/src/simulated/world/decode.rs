@@ -37,6 +37,10 @@ impl World {
         let stage = if loads { Stage::WaitsToLoad } else { Stage::WaitsToCompute };
         let decode = Decode { stage, blocks: Vec::new(), lent: Vec::new(), loaded: false, loaded_at: 0, run: 0 };
         let (_, queue, requests) = self.decodes(host);
+        if requests.contains_key(&request) {
+            // Dispatched to where it is.
+            return;
+        }
         requests.insert(request, decode);
         queue.push_back(request);
         if loads {
@@ -124,6 +128,7 @@ impl World {
         let written = pool.write(block, token % size, cell(request, token), Owner::Request(request));
         decode.stage = Stage::Computes(token + 1);
         self.must(host, written);
+        self.cells_read += u64::from(token);
         let boot = self.hosts[host].peer.incarnation.0;
         self.after(TOKEN_US, Event::Compute { host, boot, request, run });
     }
@@ -276,7 +281,9 @@ impl World {
             reader::Action::Refused { id, .. } => {
                 let request = request_of(id);
                 let (_, _, requests) = self.decodes(host);
-                if requests.get(&request).is_some_and(|decode| decode.stage == Stage::WaitsToLoad) {
+                // It may have been given blocks since it was told of; they have come back.
+                let waits = |decode: &Decode| matches!(decode.stage, Stage::WaitsToLoad | Stage::Loads);
+                if requests.get(&request).is_some_and(waits) {
                     self.recompute(host, request);
                 }
             }

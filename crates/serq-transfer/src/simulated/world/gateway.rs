@@ -52,6 +52,9 @@ impl World {
         if self.clients[request].outcome.is_none() {
             self.note(|_| format!("request {request} ends: {outcome:?}"));
             self.clients[request].outcome = Some(outcome);
+            if self.now > self.plan.answered_by {
+                self.violate(format!("request {request} ends late, at {} us: {outcome:?}", self.now));
+            }
         }
     }
 
@@ -61,6 +64,7 @@ impl World {
         match answer {
             Answer::Prefilled(offer) => {
                 self.clients[request].prefill_answered = true;
+                self.clients[request].offer = Some(offer.clone());
                 if !concurrent && !self.clients[request].decode_asked {
                     if self.clients[request].outcome.is_none() {
                         self.dispatch_decode(request, Some(offer), 0);
@@ -111,7 +115,7 @@ impl World {
                 self.start_prefills(host);
             }
             Call::AbortPrefill => {
-                self.stop_prefill(host, request);
+                self.stop_prefill(host, request, false);
                 self.tell_source(host, source::Fact::Aborted { id });
             }
             Call::Abandon => self.tell_source(host, source::Fact::Abandoned { id }),

@@ -19,7 +19,7 @@ impl World {
             let Some(blocks) = pool.take(count, Owner::Request(request)) else { return };
             queue.pop_front();
             self.runs += 1;
-            running.insert(request, Prefill { blocks, computed: 0, run: self.runs });
+            running.insert(request, Prefill { blocks, computed: 0, unwanted: false, run: self.runs });
             let (boot, run) = (self.hosts[host].peer.incarnation.0, self.runs);
             self.after(TOKEN_US, Event::Compute { host, boot, request, run });
         }
@@ -34,7 +34,7 @@ impl World {
         let Some(prefill) = running.get_mut(&request).filter(|prefill| prefill.run == run) else { return };
         let (token, size, boot) = (prefill.computed, pool.block_tokens, peer.incarnation.0);
         if plan.fails_at == Some(token) {
-            self.stop_prefill(host, request);
+            self.stop_prefill(host, request, true);
             self.tell_source(host, source::Fact::PrefillFailed { id: id_of(request) });
             return;
         }
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// Takes a prefill out of the queue or off the processor.
-    pub(super) fn stop_prefill(&mut self, host: usize, request: usize) {
+    pub(super) fn stop_prefill(&mut self, host: usize, request: usize, fails: bool) {
         let Host { pool, role: Role::Prefill { queue, running, .. }, .. } = &mut self.hosts[host] else {
             unreachable!()
         };
@@ -64,16 +64,23 @@ impl World {
         queue.retain(|other| *other != request);
         let mut stopped = queue.len() < before;
         let mut passed = Ok(());
-        if let Some(prefill) = running.remove(&request) {
-            stopped = true;
+        // A step that runs cannot be stopped: of every second request the prefill ends, and nobody wants it.
+        let goes_on = !fails && request % 2 == 1;
+        if let Some(prefill) = running.get_mut(&request)
+            && goes_on
+        {
+            stopped = !prefill.unwanted;
+            prefill.unwanted = true;
+        } else if let Some(prefill) = running.remove(&request) {
+            stopped = !prefill.unwanted;
             let owner = Owner::Request(request);
             passed = prefill.blocks.iter().try_for_each(|&block| pool.pass(block, owner, Owner::Free));
         }
         self.must(host, passed);
         if stopped {
             self.answer(request, Answer::PrefillFailed);
-            self.start_prefills(host);
         }
+        self.start_prefills(host);
     }
 
     pub(super) fn tell_source(&mut self, host: usize, fact: source::Fact) {
@@ -127,7 +134,7 @@ impl World {
                 self.start_prefills(host);
             }
             source::Action::Unwanted { id } | source::Action::Refused { id } => {
-                self.stop_prefill(host, request_of(id));
+                self.stop_prefill(host, request_of(id), false);
             }
             source::Action::WakeAt(time) => {
                 let time = self.hosts[host].clock.global(time.0);

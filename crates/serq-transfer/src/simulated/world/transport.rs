@@ -112,6 +112,7 @@ impl World {
         if let Err(what) = written {
             self.must(target, Err(format!("late bytes of {}: {what}", flight.id)));
         }
+        self.cells_copied += 1;
         flight.token += 1;
         flight.fails_after = flight.fails_after.map(|cells| cells - 1);
         if flight.token == run.tokens {
@@ -144,7 +145,11 @@ impl World {
             false => (flight.decode, flight.decode_boot),
         };
         let Flight { id, attempt, part, .. } = flight;
-        self.after(self.plan.delay_us / 2, Event::PartEnded { host, boot, id, attempt, part, landed });
+        let mut us = self.plan.delay_us / 2;
+        if self.strikes(self.plan.late) {
+            us += self.dice.one_of(&[2_000, 20_000, 150_000]);
+        }
+        self.after(us, Event::PartEnded { host, boot, id, attempt, part, landed });
     }
 
     /// From here on nothing of this connection moves on this side.

@@ -14,7 +14,6 @@ impl World {
             Fault::Stall { host, us } => {
                 let until = self.now + us;
                 self.hosts[host].stopped_until = self.hosts[host].stopped_until.max(until);
-                self.at(until, Event::Go { host });
             }
             Fault::Partition { prefill, decode, us } => self.cuts.push((prefill, decode, self.now + us)),
             Fault::Abort { request, prefill, decode } => {
@@ -25,13 +24,25 @@ impl World {
                 }
                 if decode && self.clients[request].outcome.is_none() {
                     self.conclude(request, Outcome::Aborted);
-                    self.call(plan.decode, request, Call::AbortDecode, 0);
+                    let decode = self.clients[request].decode;
+                    self.call(decode, request, Call::AbortDecode, 0);
                     self.abandon(request);
                 }
             }
+            Fault::Redispatch { request, decode, tells } => {
+                let client = self.clients[request].clone();
+                if client.decode_asked && client.outcome.is_none() {
+                    if tells {
+                        self.call(client.decode, request, Call::AbortDecode, 0);
+                    }
+                    self.clients[request].decode = decode;
+                    self.clients[request].decode_answered = false;
+                    self.call(decode, request, Call::Decode(client.offer), 0);
+                }
+            }
             Fault::Preempt { request } => {
-                let host = self.plan.requests[request].decode;
-                if self.hosts[host].up {
+                let host = self.clients[request].decode;
+                if self.clients[request].decode_asked && self.hosts[host].up {
                     self.preempt(host, request);
                 }
             }
@@ -50,7 +61,7 @@ impl World {
             if is_prefill && request.prefill == host && client.prefill_asked && !client.prefill_answered {
                 self.answer(at, Answer::Lost { prefill: true });
             }
-            if !is_prefill && request.decode == host && client.decode_asked && !client.decode_answered {
+            if !is_prefill && client.decode == host && client.decode_asked && !client.decode_answered {
                 self.answer(at, Answer::Lost { prefill: false });
             }
         }
