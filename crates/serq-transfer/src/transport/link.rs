@@ -39,13 +39,19 @@ pub(super) struct Link {
     said: Sender<Said>,
     asked: Sender<Asked>,
     /// This side's, that are not over.
-    posts: Mutex<HashMap<u64, Vec<Piece>>>,
+    posts: Mutex<HashMap<u64, Posted>>,
     pieces: AtomicUsize,
     /// The peer's, that are not answered: their number and their pieces.
     served: AtomicU64,
     over: AtomicBool,
     /// Held while bytes land.
     landing: Mutex<()>,
+}
+
+/// A read or a write of this side.
+struct Posted {
+    reads: bool,
+    pieces: Vec<Piece>,
 }
 
 /// What the thread that sends messages is to do.
@@ -151,7 +157,7 @@ impl Link {
                 return false;
             }
             self.pieces.store(all, Ordering::Relaxed);
-            posts.insert(post.0, pieces);
+            posts.insert(post.0, Posted { reads: window.is_none(), pieces });
         }
         // Who ends the link meanwhile ends the post, or it is taken back here.
         if self.over.load(Ordering::SeqCst) && lock(&self.posts).remove(&post.0).is_some() {
@@ -164,14 +170,29 @@ impl Link {
 
     /// A post is over; whether it was under way.
     fn end_post(&self, shared: &Shared, post: u64, landed: bool) -> bool {
-        let Some(pieces) = lock(&self.posts).remove(&post) else { return false };
-        self.pieces.fetch_sub(pieces.len(), Ordering::Relaxed);
+        let Some(posted) = lock(&self.posts).remove(&post) else { return false };
+        self.pieces.fetch_sub(posted.pieces.len(), Ordering::Relaxed);
         shared.tell(Event::Ended { post: PostId(post), landed });
         true
     }
 
-    fn pieces_of(&self, post: u64) -> Option<Vec<Piece>> {
-        lock(&self.posts).get(&post).cloned()
+    /// The pieces of a read, or of a write, that is under way.
+    fn pieces_of(&self, post: u64, reads: bool) -> Option<Vec<Piece>> {
+        lock(&self.posts).get(&post).filter(|posted| posted.reads == reads).map(|posted| posted.pieces.clone())
+    }
+
+    fn is_under_way(&self, post: u64, reads: bool) -> bool {
+        lock(&self.posts).get(&post).is_some_and(|posted| posted.reads == reads)
+    }
+
+    /// A peer's request waits to be answered.
+    fn wants(&self, pieces: usize) -> io::Result<()> {
+        let one = SERVED_ONE + pieces as u64;
+        let all = self.served.fetch_add(one, Ordering::Relaxed) + one;
+        match all / SERVED_ONE > POSTS_MOST as u64 || all % SERVED_ONE > PIECES_MOST as u64 {
+            true => Err(wire::broken("it asked for more at once than it may")),
+            false => Ok(()),
+        }
     }
 
     fn receive_messages(&self, shared: &Shared, stream: TcpStream) -> io::Result<()> {
@@ -191,7 +212,7 @@ impl Link {
             match asked {
                 Asked::Read(post) => {
                     // A post that is not there any more ended with the link.
-                    let Some(pieces) = self.pieces_of(post.0) else { continue };
+                    let Some(pieces) = self.pieces_of(post.0, true) else { continue };
                     if let Some(mapping) = &self.mapping {
                         let landed = self.fetch(shared, mapping, None, &pieces);
                         self.end_post(shared, post.0, landed);
@@ -202,7 +223,7 @@ impl Link {
                     stream.write_all(&head)?;
                 }
                 Asked::Write(post, window) => {
-                    let Some(pieces) = self.pieces_of(post.0) else { continue };
+                    let Some(pieces) = self.pieces_of(post.0, false) else { continue };
                     let mapped = self.mapping.is_some();
                     if !has(shared, &pieces) {
                         self.end_post(shared, post.0, false);
@@ -228,6 +249,7 @@ impl Link {
                 Asked::Answer { post, landed } => {
                     begin(Kind::Wrote, post, landed.into(), 0);
                     stream.write_all(&head)?;
+                    self.served.fetch_sub(SERVED_ONE, Ordering::Relaxed);
                 }
             }
         }
@@ -241,15 +263,12 @@ impl Link {
             match kind {
                 Kind::Read => {
                     let pieces = wire::read_pieces(&mut stream, pieces, false)?;
-                    let one = SERVED_ONE + pieces.len() as u64;
-                    let all = self.served.fetch_add(one, Ordering::Relaxed) + one;
-                    if all / SERVED_ONE > POSTS_MOST as u64 || all % SERVED_ONE > PIECES_MOST as u64 {
-                        return Err(wire::broken("it asked for more at once than it may"));
-                    }
+                    self.wants(pieces.len())?;
                     let _ = self.asked.send(Asked::Serve { post, pieces });
                 }
                 Kind::Data => {
-                    let pieces = self.pieces_of(post).ok_or_else(|| wire::broken("it sent bytes nobody asked for"))?;
+                    let asked = self.pieces_of(post, true);
+                    let pieces = asked.ok_or_else(|| wire::broken("it sent bytes nobody asked for"))?;
                     let mut landed = true;
                     for piece in pieces {
                         landed &= self.land(shared, &mut stream, piece, &mut chunk)?;
@@ -257,11 +276,12 @@ impl Link {
                     self.end_post(shared, post, landed);
                 }
                 Kind::None => {
-                    if !self.end_post(shared, post, false) {
+                    if !(self.is_under_way(post, true) && self.end_post(shared, post, false)) {
                         return Err(wire::broken("it answered a read nobody asked for"));
                     }
                 }
                 Kind::Write => {
+                    self.wants(0)?;
                     let pieces = wire::read_pieces(&mut stream, pieces, false)?;
                     let mut landed = true;
                     for piece in pieces {
@@ -270,6 +290,7 @@ impl Link {
                     let _ = self.asked.send(Asked::Answer { post, landed });
                 }
                 Kind::Fetch => {
+                    self.wants(0)?;
                     let pieces = wire::read_pieces(&mut stream, pieces, true)?;
                     let mapping = self
                         .mapping
@@ -279,7 +300,7 @@ impl Link {
                     let _ = self.asked.send(Asked::Answer { post, landed });
                 }
                 Kind::Wrote => {
-                    if !self.end_post(shared, post, window == 1) {
+                    if !(self.is_under_way(post, false) && self.end_post(shared, post, window == 1)) {
                         return Err(wire::broken("it answered a write nobody asked for"));
                     }
                 }

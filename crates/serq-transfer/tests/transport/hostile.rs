@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
-use serq_transfer::transport::{Event, Node, Options, Token, Way};
+use serq_transfer::transport::{Event, LinkId, Node, Options, Piece, PostId, Token, Way, WindowId};
 use sha2::Sha256;
 
-use crate::peer::{PATIENCE, fill, link, node, until};
+use crate::peer::{PATIENCE, fill, link, node, pattern, until};
 
 const BYTES: usize = 1 << 16;
 
@@ -243,6 +243,33 @@ fn an_insider_that_breaks_the_rules_loses_its_link_and_nothing_else_happens() {
     node.memory().read(0, &mut after).unwrap();
     assert!(before == after);
     still_serves(&node);
+}
+
+#[test]
+fn a_write_is_not_answered_with_bytes() {
+    let node = node(Way::Tcp, BYTES);
+    fill(node.memory(), 1);
+    let (_messages, mut bytes) = insider(&node, 1);
+    // What is written to the insider is not what it may write.
+    node.write(LinkId(0), PostId(5), WindowId(1), vec![Piece { here: 0, there: 0, bytes: 1000 }]);
+    bytes.read_exact(&mut [0; 21 + 16 + 1000]).unwrap();
+    let head = [&[1_u8][..], &5_u64.to_le_bytes(), &0_u64.to_le_bytes(), &0_u32.to_le_bytes()].concat();
+    bytes.write_all(&[&head[..], &[9; 1000]].concat()).unwrap();
+    assert_eq!(lost(&node), "it sent bytes nobody asked for");
+    let mut after = vec![0; 1000];
+    node.memory().read(0, &mut after).unwrap();
+    assert!(after == pattern(1, 0, 1000));
+}
+
+#[test]
+fn who_writes_and_never_listens_takes_no_memory() {
+    let node = node(Way::Tcp, BYTES);
+    let (_messages, mut bytes) = insider(&node, 1);
+    let write = [&[3_u8][..], &5_u64.to_le_bytes(), &0_u64.to_le_bytes(), &0_u32.to_le_bytes()].concat();
+    let many = write.repeat(10_000);
+    // Two million answers are more than the system keeps for somebody who takes none.
+    (0..200).take_while(|_| bytes.write_all(&many).is_ok()).for_each(drop);
+    assert_eq!(lost(&node), "it asked for more at once than it may");
 }
 
 #[test]
