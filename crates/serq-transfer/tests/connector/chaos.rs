@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serq_transfer::protocol::reader::Mode;
 use serq_transfer::transport::Way;
 
-use crate::instance::{Instance, Other, Outcome};
+use crate::instance::{Instance, Other, Outcome, Waits};
 
 /// A sequence of numbers from a seed.
 struct Dice(u64);
@@ -22,8 +22,8 @@ const LAYOUTS: [(&str, &str); 2] = [("4-block-nhd-f32", "8-block-nhd-f32"), ("4-
 fn sources_are_killed(way: Way) {
     let mut dice = Dice(1);
     for (source, reader) in LAYOUTS {
-        let mut decode = Instance::start(reader, way);
-        let mut prefill = Other::start(source, way);
+        let mut decode = Instance::start(reader, way, Waits::Short);
+        let mut prefill = Other::start(source, way, Waits::Short);
         let address = prefill.address;
         let (mut id, mut loaded, mut failed) = (0, 0, 0);
         for incarnation in 101..106 {
@@ -58,7 +58,7 @@ fn sources_are_killed(way: Way) {
             }
             decode.settles();
             prefill.kill();
-            prefill = Other::start_at(address, source, way, incarnation);
+            prefill = Other::start_at(address, source, way, incarnation, Waits::Short);
         }
         println!("{way} {source} to {reader}: {loaded} loaded, {failed} failed");
         // As before.
@@ -76,8 +76,8 @@ fn sources_are_killed(way: Way) {
 fn readers_are_killed(way: Way) {
     let mut dice = Dice(2);
     let (source, reader) = LAYOUTS[0];
-    let mut prefill = Instance::start(source, way);
-    let mut decode = Other::start(reader, way);
+    let mut prefill = Instance::start(source, way, Waits::Short);
+    let mut decode = Other::start(reader, way, Waits::Short);
     let address = decode.address;
     let mut id = 1;
     for incarnation in 101..109 {
@@ -96,7 +96,7 @@ fn readers_are_killed(way: Way) {
         // By the end of a lease, or a fence, its blocks are back.
         prefill.settles();
         decode.kill();
-        decode = Other::start_at(address, reader, way, incarnation);
+        decode = Other::start_at(address, reader, way, incarnation, Waits::Short);
         id += 4;
     }
     for id in id..id + 10 {
@@ -132,7 +132,8 @@ fn readers_are_killed_over_shared_memory() {
 fn aborts_leave_nothing(way: Way) {
     let mut dice = Dice(3);
     let (source, reader) = LAYOUTS[0];
-    let (mut prefill, mut decode) = (Other::start(source, way), Instance::start(reader, way));
+    let (mut prefill, mut decode) =
+        (Other::start(source, way, Waits::Short), Instance::start(reader, way, Waits::Short));
     for first in (1..201).step_by(4) {
         for id in first..first + 4 {
             prefill.ask(&format!("expect {id}"));

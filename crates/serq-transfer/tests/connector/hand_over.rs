@@ -3,7 +3,7 @@
 use serq_transfer::protocol::reader::Mode;
 use serq_transfer::transport::Way;
 
-use crate::instance::{Instance, Other, Outcome};
+use crate::instance::{Instance, Other, Outcome, Waits};
 
 /// Pairs of layouts; whether a push can convert them.
 const PAIRS: [(&str, &str, bool); 8] = [
@@ -19,7 +19,8 @@ const PAIRS: [(&str, &str, bool); 8] = [
 
 fn texts_arrive(way: Way) {
     for (source, reader, push_converts) in PAIRS {
-        let (mut prefill, mut decode) = (Other::start(source, way), Instance::start(reader, way));
+        let (mut prefill, mut decode) =
+            (Other::start(source, way, Waits::Long), Instance::start(reader, way, Waits::Long));
         decode.discovered(prefill.address);
         let mut id = 0;
         for mode in [Mode::Pull, Mode::Push] {
@@ -69,8 +70,10 @@ fn texts_arrive_over_shared_memory() {
 
 #[test]
 fn layouts_that_cannot_be_joined_are_refused_in_a_sentence() {
-    let (mut prefill, mut decode) =
-        (Other::start("4-block-nhd-f32-wide", Way::Tcp), Instance::start("4-block-nhd-f32", Way::Tcp));
+    let (mut prefill, mut decode) = (
+        Other::start("4-block-nhd-f32-wide", Way::Tcp, Waits::Long),
+        Instance::start("4-block-nhd-f32", Way::Tcp, Waits::Long),
+    );
     prefill.ask("expect 1");
     prefill.ask("prefill 1 10");
     decode.load(1, prefill.address, 10, 0, Mode::Pull, false);
@@ -82,14 +85,16 @@ fn layouts_that_cannot_be_joined_are_refused_in_a_sentence() {
         "{:?}",
         decode.notes
     );
-    // Its lease runs out.
+    prefill.ask("abandon 1");
     prefill.ask("settle");
 }
 
 #[test]
 fn unknown_spent_and_cancelled_loads_leave_nothing() {
-    let (mut prefill, mut decode) =
-        (Other::start("4-block-nhd-f32", Way::Shm), Instance::start("8-block-nhd-f32", Way::Shm));
+    let (mut prefill, mut decode) = (
+        Other::start("4-block-nhd-f32", Way::Shm, Waits::Long),
+        Instance::start("8-block-nhd-f32", Way::Shm, Waits::Long),
+    );
     // Nobody expects it.
     decode.load(7, prefill.address, 20, 0, Mode::Pull, false);
     assert_eq!(decode.outcomes(7..8), [Outcome::Failed("the source does not know the transfer".into())]);

@@ -58,19 +58,30 @@ pub(crate) fn descriptor(words: &str) -> Descriptor {
     }
 }
 
-/// Waits are short, so that what never comes is soon known.
-fn config() -> Config {
+/// How long an instance waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// As in service.
+    Long,
+    /// So that what never comes is soon known.
+    Short,
+}
+
+fn config(waits: Waits) -> Config {
+    if waits == Waits::Long {
+        return Config::default();
+    }
     let ms = |ms: u64| ms * 1000;
     Config {
-        lease_us: ms(1_500),
-        extension_us: ms(1_000),
-        heartbeat_us: ms(250),
+        lease_us: ms(3_000),
+        extension_us: ms(2_000),
+        heartbeat_us: ms(500),
         resend_us: ms(50),
-        connect_us: ms(2_000),
-        wait_us: ms(2_000),
-        transfer_us: ms(1_000),
-        confirm_us: ms(1_000),
-        quarantine_us: ms(1_600),
+        connect_us: ms(3_000),
+        wait_us: ms(3_000),
+        transfer_us: ms(1_500),
+        confirm_us: ms(3_000),
+        quarantine_us: ms(3_500),
         tombstone_us: ms(10_000),
         ..Config::default()
     }
@@ -96,15 +107,15 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    pub(crate) fn start(layout: &str, way: Way) -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 1)
+    pub(crate) fn start(layout: &str, way: Way, waits: Waits) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 1, waits)
     }
 
-    pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64) -> Self {
+    fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64, waits: Waits) -> Self {
         let memory = Memory::new(descriptor(layout), 1 << 16).unwrap();
         let token = Token::new("a token that both of them know").unwrap();
         let options = Options { listen, reached_at: None, token, incarnation, ways: vec![way] };
-        let connector = Remote::start(options, config(), memory.clone(), None).unwrap();
+        let connector = Remote::start(options, config(waits), memory.clone(), None).unwrap();
         Self {
             connector,
             free: (0..memory.blocks() as u32).rev().collect(),
@@ -122,6 +133,11 @@ impl Instance {
 
     pub(crate) fn left(&self) -> usize {
         BLOCKS - self.free.len()
+    }
+
+    /// What there is to say when something is wrong.
+    pub(crate) fn told(&self) -> String {
+        format!("{:?} {:?}", self.notes, self.connector.counted())
     }
 
     /// Transfers alive, on both sides.
@@ -227,7 +243,7 @@ impl Instance {
         let by = Instant::now() + PATIENCE;
         ids.map(|id| {
             while !self.outcomes.contains_key(&id) {
-                assert!(self.hear(by), "request {id} does not end; {:?}", self.notes);
+                assert!(self.hear(by), "request {id} does not end; {}", self.told());
             }
             self.outcomes[&id].clone()
         })
@@ -287,14 +303,15 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    pub(crate) fn start(layout: &str, way: Way) -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 100)
+    pub(crate) fn start(layout: &str, way: Way, waits: Waits) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), layout, way, 100, waits)
     }
 
-    pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64) -> Self {
+    pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64, waits: Waits) -> Self {
+        let waits = if waits == Waits::Short { "short" } else { "long" };
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "instance::is_the_other_process", "--nocapture"])
-            .env(ROLE, format!("{listen} {way} {layout} {incarnation}"))
+            .env(ROLE, format!("{listen} {way} {layout} {incarnation} {waits}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -354,7 +371,8 @@ fn is_the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let role: Vec<&str> = role.split(' ').collect();
     let way = if role[1] == "shm" { Way::Shm } else { Way::Tcp };
-    let mut instance = Instance::start_at(role[0].parse().unwrap(), role[2], way, role[3].parse().unwrap());
+    let waits = if role[4] == "short" { Waits::Short } else { Waits::Long };
+    let mut instance = Instance::start_at(role[0].parse().unwrap(), role[2], way, role[3].parse().unwrap(), waits);
     println!("@{}", instance.address());
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
