@@ -20,7 +20,7 @@ def main():
     source, out, dtype = (sys.argv[1:] + ["bfloat16"])[:3]
     model, tokenizer, _ = smollm2.load(source)
     model.to(getattr(torch, dtype))
-    # The rotary frequencies are no weights; ids and type are what a reader of the folder goes by.
+    # Where a text begins and ends is the tokenizer's here; a server reads it from the model's files.
     for config in (model.config, model.generation_config):
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     model.save_pretrained(out)
