@@ -38,6 +38,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 pub use greeting::Token;
+pub(crate) use link::lock;
 pub use node::{Node, Options};
 
 /// One link of a node, never used again for another one.

@@ -111,8 +111,8 @@ impl Joined {
     pub(super) fn pull(&self, tokens: &Tokens) -> Result<Way, String> {
         // Whole blocks are staged, with the scales their numbers may have.
         self.way(tokens, || {
-            let few = Compact::new(&self.source, &tokens.source);
-            Ok((few.descriptor.memory_bytes(), Some(few.pieces?)))
+            let few = Compact::new(&self.source, &tokens.source)?;
+            Ok((few.descriptor.memory_bytes(), Some(few.pieces)))
         })
     }
 
@@ -153,8 +153,8 @@ impl Joined {
     ///
     /// A table does not hold the tokens.
     pub(super) fn unstage(&self, tokens: &Tokens, staged: &[u8], memory: &Region) -> Result<(), String> {
-        let from = Compact::new(&self.source, &tokens.source);
-        let few = Compact::new(&self.reader, &tokens.reader);
+        let from = Compact::new(&self.source, &tokens.source)?;
+        let few = Compact::new(&self.reader, &tokens.reader)?;
         let mut target = few.copy_out(memory)?;
         let convert = pair(&from.descriptor, &few.descriptor)?;
         let (from, to) = (from.table(&tokens.source), few.table(&tokens.reader));
@@ -170,7 +170,7 @@ impl Joined {
     /// A table does not hold the tokens.
     pub(super) fn stage(&self, tokens: &Tokens, memory: &Region) -> Result<Vec<u8>, String> {
         let staging = self.reader.staging(&[tokens.range.len()], &self.reader);
-        let few = Compact::new(&self.source, &tokens.source);
+        let few = Compact::new(&self.source, &tokens.source)?;
         let source = few.copy_out(memory)?;
         let staged_at = tokens.staged();
         let convert = pair(&few.descriptor, &staging)?;
@@ -189,12 +189,12 @@ fn pair(source: &Descriptor, reader: &Descriptor) -> Result<Conversion, String> 
 struct Compact {
     descriptor: Descriptor,
     /// Between them: the memory is the source, the others the reader.
-    pieces: Result<Vec<Piece>, String>,
+    pieces: Vec<Piece>,
     numbers: Vec<u32>,
 }
 
 impl Compact {
-    fn new(whole: &Descriptor, blocks: &Blocks) -> Self {
+    fn new(whole: &Descriptor, blocks: &Blocks) -> Result<Self, String> {
         let mut descriptor = whole.clone();
         let group = &mut descriptor.groups[0];
         (group.blocks, group.first_byte) = (blocks.numbers.len(), 0);
@@ -202,11 +202,9 @@ impl Compact {
         let numbers: Vec<u32> = (0..blocks.numbers.len() as u32).collect();
         let here = layout::BlockTable { first_token: 0, blocks: &numbers };
         let there = layout::BlockTable { first_token: 0, blocks: &blocks.numbers };
-        let plan = pair(whole, &descriptor).and_then(|alike| {
-            alike.plan(0, 0..numbers.len() * slots, &[there], &[here]).map_err(|error| error.to_string())
-        });
-        let pieces = plan.map(|plan| plan.pieces(0, 0).expect("whole blocks are alike"));
-        Self { descriptor, pieces, numbers }
+        let plan = pair(whole, &descriptor)?.plan(0, 0..numbers.len() * slots, &[there], &[here]);
+        let pieces = plan.map_err(|error| error.to_string())?.pieces(0, 0).expect("whole blocks are alike");
+        Ok(Self { descriptor, pieces, numbers })
     }
 
     fn table(&self, blocks: &Blocks) -> layout::BlockTable<'_> {
@@ -215,7 +213,7 @@ impl Compact {
 
     fn copy_out(&self, memory: &Region) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; self.descriptor.memory_bytes()];
-        for piece in self.pieces.as_ref().map_err(Clone::clone)? {
+        for piece in &self.pieces {
             let to = &mut bytes[piece.reader..][..piece.bytes];
             memory.read(piece.source as u64, to).ok_or("the memory is smaller than it is described")?;
         }
@@ -223,7 +221,7 @@ impl Compact {
     }
 
     fn copy_in(&self, bytes: &[u8], memory: &Region) -> Result<(), String> {
-        for piece in self.pieces.as_ref().map_err(Clone::clone)? {
+        for piece in &self.pieces {
             let from = &bytes[piece.reader..][..piece.bytes];
             memory.write(piece.source as u64, from).ok_or("the memory is smaller than it is described")?;
         }
@@ -237,9 +235,9 @@ impl Compact {
 ///
 /// There is no such block, or one is named twice.
 pub(super) fn ranges(descriptor: &Descriptor, blocks: &[u32]) -> Result<Vec<(u64, u64)>, String> {
-    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: blocks.to_vec() });
+    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: blocks.to_vec() })?;
     let mut pieces: Vec<(u64, u64)> =
-        few.pieces?.iter().map(|piece| (piece.source as u64, piece.bytes as u64)).collect();
+        few.pieces.iter().map(|piece| (piece.source as u64, piece.bytes as u64)).collect();
     pieces.sort_unstable();
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for (from, bytes) in pieces {
@@ -257,7 +255,7 @@ pub(super) fn ranges(descriptor: &Descriptor, blocks: &[u32]) -> Result<Vec<(u64
 ///
 /// There is no such block.
 pub(super) fn fill_canary(descriptor: &Descriptor, block: u32, memory: &Region) -> Result<(), String> {
-    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] });
+    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] })?;
     let mut bytes = few.copy_out(memory)?;
     let table = layout::BlockTable { first_token: 0, blocks: &few.numbers };
     layout::canary::fill(&few.descriptor, 0, &table, 0..descriptor.groups[0].block_tokens, &mut bytes);
@@ -270,7 +268,7 @@ pub(super) fn fill_canary(descriptor: &Descriptor, block: u32, memory: &Region) 
 ///
 /// There is no such block.
 pub(super) fn empty(descriptor: &Descriptor, block: u32, memory: &Region) -> Result<(), String> {
-    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] });
+    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] })?;
     few.copy_in(&vec![0; few.descriptor.memory_bytes()], memory)
 }
 
@@ -285,7 +283,7 @@ pub(super) fn look_at_canary(
     tokens: usize,
     memory: &Region,
 ) -> Result<(), String> {
-    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] });
+    let few = Compact::new(descriptor, &Blocks { first_token: 0, numbers: vec![block] })?;
     let bytes = few.copy_out(memory)?;
     let geometry = Geometry::of(&few.descriptor, 0).ok_or("the memory is smaller than it is described")?;
     let layers = &few.descriptor.groups[0].layers;

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use crate::protocol::{
     Address, BlockTable, Config, Counters, Envelope, Incarnation, Message, Peer, Refusal, Run, Session, Time,
     TransferId, encoding,
 };
-use crate::transport::{Event, LinkId, Node, Options, PostId, WindowId};
+use crate::transport::{Event, LinkId, Node, Options, PostId, WindowId, lock};
 
 /// Messages that wait for a link to be dialled.
 const WAITING_MOST: usize = 1024;
@@ -747,8 +747,4 @@ impl<'s> Exchange<'s> {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
