@@ -4,6 +4,7 @@
 //! only run by hand. A chore answers with the text it prints, or with what is wrong.
 
 pub mod bench;
+pub mod chaos;
 pub mod citations;
 pub mod differential;
 pub mod faults;

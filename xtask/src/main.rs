@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, citations, differential, faults, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
+    bench, chaos, citations, differential, faults, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
 };
 
 /// The project's chores.
@@ -51,6 +51,8 @@ enum Chore {
     Citations(citations::Arguments),
     /// The transfer protocol under random faults; `--planted`: bugs put into it on purpose, each must be seen.
     Faults(faults::Arguments),
+    /// Real instances killed and stopped while they serve: the texts, and what is held in the end.
+    Chaos(chaos::Arguments),
     /// Compares the crates' dependencies with the drawing.
     Layers,
     /// Writes docs/ir.schema.json.
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Chore::Oracle(arguments) => oracle::oracle(&arguments),
         Chore::Citations(arguments) => citations::citations(&arguments),
         Chore::Faults(arguments) => faults::faults(&arguments),
+        Chore::Chaos(arguments) => chaos::chaos(&arguments),
         Chore::Layers => layers::check(),
         Chore::Schema => schema::write(),
         Chore::Bench(arguments) => bench::bench(&arguments),

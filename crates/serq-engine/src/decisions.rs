@@ -74,6 +74,27 @@ pub enum Fact {
         /// Their names.
         names: Vec<u64>,
     },
+    /// An instance is gone, and what its memory held.
+    Gone {
+        /// When.
+        time: f64,
+        /// Member of a stage.
+        stage: u32,
+    },
+    /// An instance takes no new work.
+    Draining {
+        /// When.
+        time: f64,
+        /// Member of a stage.
+        stage: u32,
+    },
+    /// It is there again, its memory empty.
+    Back {
+        /// When.
+        time: f64,
+        /// Member of a stage.
+        stage: u32,
+    },
     /// Nothing else happened at this instant: engines may be planned.
     Due,
     /// The program had stopped; a kernel nobody has come to goes on.
@@ -163,7 +184,7 @@ impl Decision {
                 Self::Step { stage, runs: kernel.runs(stage).map(run).collect() }
             }
             Action::StartFlow { job } => match kernel.flow(job) {
-                Some(Flow { session, from, to, tokens }) => Self::Flow {
+                Some(Flow { session, from, to, tokens, .. }) => Self::Flow {
                     job,
                     session: Some(session),
                     from: from.blocks.to_vec(),

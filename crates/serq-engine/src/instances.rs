@@ -4,7 +4,6 @@
 //! cores are dealt out among the groups, and the instances among them too, in declaration order.
 //! Instances of one group take turns, step by step, in the order their steps were planned.
 
-use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,7 +12,7 @@ use crate::kv::KvStore;
 use crate::model::{Model, Part, Runner};
 use crate::sampler::Token;
 use crate::served::Served;
-use crate::service::{Ended, Instances, Run, Span};
+use crate::service::{Copied, Ended, Instances, Run, Transfer};
 use crate::workers::Workers;
 
 /// The instances of a program, computing one model.
@@ -99,7 +98,7 @@ impl LocalInstances {
 }
 
 /// A step: the forward pass, and a token for each run that wants one.
-fn compute(runner: &mut Runner, model: &Model, workers: &Workers, store: &KvStore, runs: &[Run]) -> Vec<Option<Token>> {
+pub(crate) fn compute(runner: &mut Runner, model: &Model, workers: &Workers, store: &KvStore, runs: &[Run]) -> Vec<Option<Token>> {
     let parts: Vec<Part<'_>> = runs
         .iter()
         .map(|run| Part { tokens: &run.tokens, start: run.start, blocks: &run.blocks, next: run.next.is_some() })
@@ -126,8 +125,8 @@ impl Instances for LocalInstances {
         steps.send(Step { instance, runs, ended }).expect("the group's thread lives");
     }
 
-    fn copy(&mut self, from: Span<'_>, to: Span<'_>, tokens: Range<usize>) -> u64 {
-        self.store(from.pool).copy(from.blocks, self.store(to.pool), to.blocks, tokens)
+    fn copy(&mut self, Transfer { from, to, tokens, .. }: Transfer<'_>, _: Copied) -> Option<u64> {
+        Some(self.store(from.pool).copy(from.blocks, self.store(to.pool), to.blocks, tokens))
     }
 }
 

@@ -5,7 +5,9 @@
 //! that block m of one store goes to block n of another, token by token, whatever the layouts of both.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use serq_transfer::connector::Memory;
 use serq_transfer::layout::{
     BlockTable, Content, Descriptor, Element as Stored, Group, Nesting, Order, TensorParallel, VERSION, join,
 };
@@ -23,7 +25,7 @@ use crate::kernels::{Element, KvLayout};
 pub struct KvStore {
     layout: KvLayout,
     blocks: usize,
-    memory: Region,
+    memory: Arc<Region>,
     descriptor: Descriptor,
 }
 
@@ -36,7 +38,25 @@ impl KvStore {
     pub fn new(layout: KvLayout, blocks: usize) -> Result<Self, String> {
         let memory = Region::new(blocks * layout.block_bytes());
         let memory = memory.map_err(|error| format!("there is no memory for {blocks} KV blocks: {error}"))?;
-        Ok(Self { layout, blocks, memory, descriptor: descriptor(layout, blocks) })
+        Ok(Self { layout, blocks, memory: Arc::new(memory), descriptor: descriptor(layout, blocks) })
+    }
+
+    /// The same in memory that a connector reads and writes too. `model` names weights and arithmetic.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: the system has no such memory.
+    pub fn shared(
+        layout: KvLayout,
+        blocks: usize,
+        instance: &str,
+        model: &str,
+        staging_bytes: usize,
+    ) -> Result<(Self, Memory), String> {
+        let descriptor =
+            Descriptor { instance: instance.into(), model: model.into(), ..descriptor(layout, blocks) };
+        let memory = Memory::new(descriptor.clone(), staging_bytes)?;
+        Ok((Self { layout, blocks, memory: Arc::clone(&memory.region), descriptor }, memory))
     }
 
     /// How a block is laid out.
@@ -57,7 +77,15 @@ impl KvStore {
     #[allow(unsafe_code, clippy::mut_from_ref)]
     pub(crate) unsafe fn of_step(&self) -> &mut [u8] {
         // SAFETY: the bytes live as long as `self`; the caller is alone with what it touches.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr(), self.memory.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr(), self.blocks * self.layout.block_bytes()) }
+    }
+
+    /// Looks at all bytes, the connector's own blocks among them, for whoever reads only those.
+    #[allow(unsafe_code)]
+    pub(crate) fn with_connectors<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: the bytes live as long as `self`. Steps and copies write to blocks of requests, which whoever looks
+        // at a canary does not read; and its block is read while the connector waits.
+        read(unsafe { std::slice::from_raw_parts(self.memory.as_mut_ptr(), self.memory.bytes()) })
     }
 
     /// Copies tokens at these places of a text, from the text's blocks in this store to those in

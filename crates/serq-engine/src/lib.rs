@@ -4,6 +4,7 @@
 //! kernel decides, under the program's own queues; this crate computes the tokens and
 //! moves the bytes. It knows token ids, never a language's text of a program or HTTP.
 
+pub mod apart;
 pub mod chat;
 pub mod contents;
 pub mod decisions;

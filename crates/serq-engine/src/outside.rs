@@ -114,6 +114,15 @@ pub(crate) fn tell<const MODELLED: bool>(
             kernel.tell_content(*session, *block, names);
             Ok(())
         }
+        Fact::Gone { time, stage } => kernel.tell_gone(world, *time, *stage),
+        Fact::Draining { time, stage } => {
+            kernel.tell_draining(*time, *stage);
+            Ok(())
+        }
+        Fact::Back { time, stage } => {
+            kernel.tell_back(*time, *stage);
+            Ok(())
+        }
         Fact::Restarted => unreachable!("who restarts makes another kernel"),
         Fact::Due => kernel.start_due(world, true),
     }

@@ -82,6 +82,8 @@ pub enum Finish {
     Length,
     /// No instance can ever serve it, or the program's route ended without an answer.
     Refused(String),
+    /// Whom it needs is not there.
+    Unavailable(String),
     /// Something that should work did not.
     Failed(String),
 }
@@ -106,6 +108,8 @@ pub struct Figures {
     pub tokens_moved: usize,
     /// Bytes of them.
     pub kv_bytes_moved: u64,
+    /// How often it was routed again, after an instance was gone or a copy had failed.
+    pub retries: u32,
     /// What the program observed of it, in clock units.
     pub observed: BTreeMap<String, f64>,
 }

@@ -13,8 +13,10 @@
 
 use std::cmp::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 /// How a request's tokens are chosen.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Divides the logits; 0: the largest is taken.
     pub temperature: f32,
@@ -169,7 +171,7 @@ impl Sampling {
 }
 
 /// A token, and how likely the model found it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Token {
     /// Its id.
     pub id: u32,
@@ -178,7 +180,7 @@ pub struct Token {
 }
 
 /// Log-probabilities of one place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Logprobs {
     /// Of the chosen token.
     pub chosen: f32,

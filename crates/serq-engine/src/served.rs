@@ -149,6 +149,14 @@ impl Served {
         Ok(Self { memories, instances, code, program })
     }
 
+    /// Whether the source of a flow writes: `P push D latency x …` has its wait at `P.nic`, which a flow runs over
+    /// first.
+    pub(crate) fn pushes(&self, stage: u32) -> bool {
+        let family = self.code.stage_members().nth(stage as usize).map(|(_, family, _)| family);
+        let nic = family.map(|family| format!("{}.latency", self.program.stages[family as usize].name));
+        self.program.stages.iter().any(|stage| Some(&stage.name) == nic.as_ref())
+    }
+
     /// The instances, in declaration order.
     pub fn instances(&self) -> Vec<Named> {
         let mut named = Vec::new();

@@ -18,6 +18,10 @@
 //! - A request whose step runs is cancelled when the step is over: nobody gets blocks that are
 //!   being written.
 //! - A request is finished exactly once, and its tokens' order is the order of its events.
+//! - So is one whose blocks are copied: a copy is stopped, and over, before its blocks are anybody's. A lease's time
+//!   is over no earlier than a copy that reads it.
+//! - Who had anything at an instance that is gone is routed again, with the tokens there are: what comes of it is
+//!   what would have come.
 //! - When nobody is left, all blocks are free or cached: `left` is 0.
 
 pub mod clock;
@@ -70,15 +74,46 @@ pub struct Span<'a> {
     pub blocks: &'a [u32],
 }
 
+/// Keys and values on their way.
+#[derive(Clone, Debug)]
+pub struct Transfer<'a> {
+    /// Where they are.
+    pub from: Span<'a>,
+    /// Where they go.
+    pub to: Span<'a>,
+    /// Whose: the tokens' places in the text.
+    pub tokens: Range<usize>,
+    /// The source writes them; otherwise the target reads.
+    pub pushed: bool,
+}
+
 /// Who computes.
 pub trait Instances: Send {
     /// Begins a step of an instance, which has none running. Its end is told to `ended`: of each
     /// run the next token, where it is wanted.
     fn start(&mut self, stage: u32, runs: Vec<Run>, ended: Ended);
 
-    /// Copies keys and values of the tokens at these places, from one pool's blocks to another's.
-    /// Answers how many bytes.
-    fn copy(&mut self, from: Span<'_>, to: Span<'_>, tokens: Range<usize>) -> u64;
+    /// Copies keys and values from one pool's blocks to another's. Answers how many bytes, where it is done; else its end is told to `copied`.
+    fn copy(&mut self, transfer: Transfer<'_>, copied: Copied) -> Option<u64>;
+
+    /// A copy that was begun is not wanted any more. Its end is told all the same, as soon as nothing of it
+    /// reads or writes.
+    fn stop_copy(&mut self, _job: u32) {}
+
+    /// How often a request is routed again whose instance is gone, or whose copy failed. Then it fails.
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    /// An instance that took no new work has none left: nobody needs it any more.
+    fn dismiss(&mut self, _stage: u32) {}
+
+    /// The kernel knows that an instance is there (again). Until it does, steps and copies that are asked of it were
+    /// meant for what it was before.
+    fn welcome(&mut self, _stage: u32) {}
+
+    /// Where instances come and go: to whom that is told, from now on. At first all are there.
+    fn watch(&mut self, _presence: Presence) {}
 }
 
 /// To whom the end of a step is told.
@@ -95,6 +130,48 @@ impl Ended {
     }
 }
 
+/// To whom the end of a copy is told.
+pub struct Copied {
+    told: Sender<Told>,
+    job: u32,
+}
+
+impl Copied {
+    /// Its number, for [`Instances::stop_copy`].
+    pub fn job(&self) -> u32 {
+        self.job
+    }
+
+    /// The copy is over: so many bytes arrived whole, or why they did not.
+    pub fn tell(self, moved: Result<u64, String>) {
+        // Who is not there any more need not know.
+        let _ = self.told.send(Told::Copied { job: self.job, moved });
+    }
+}
+
+/// To whom it is told which instances are there.
+#[derive(Clone)]
+pub struct Presence {
+    told: Sender<Told>,
+}
+
+impl Presence {
+    /// An instance is gone, with all that its memory held and a step that runs.
+    pub fn gone(&self, stage: u32, why: String) {
+        let _ = self.told.send(Told::Gone { stage, why });
+    }
+
+    /// It takes no new work.
+    pub fn draining(&self, stage: u32) {
+        let _ = self.told.send(Told::Draining { stage });
+    }
+
+    /// It is there again, empty.
+    pub fn back(&self, stage: u32) {
+        let _ = self.told.send(Told::Back { stage });
+    }
+}
+
 /// A request's number, as its submitter calls it.
 type Ticket = u64;
 
@@ -105,6 +182,10 @@ enum Told {
     Submitted { ticket: Ticket, request: Request, sink: Sink },
     GoneAway { ticket: Ticket },
     StepEnded { stage: u32, tokens: Vec<Option<Token>> },
+    Copied { job: u32, moved: Result<u64, String> },
+    Gone { stage: u32, why: String },
+    Back { stage: u32 },
+    Draining { stage: u32 },
     Look { answer: Sender<Look> },
     Closed,
 }
@@ -130,6 +211,19 @@ pub struct PoolLook {
     pub counts: PoolCounts,
 }
 
+/// What an instance does.
+#[derive(Clone, Debug)]
+pub struct InstanceLook {
+    /// As in the program: `P[0]`.
+    pub name: String,
+    /// Which of [`Look::pools`] its memory is.
+    pub memory: usize,
+    /// Runs of the running step.
+    pub running: usize,
+    /// Steps begun.
+    pub steps: u64,
+}
+
 /// What a service looks like at an instant.
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -137,8 +231,8 @@ pub struct Look {
     pub live: u64,
     /// In declaration order.
     pub pools: Vec<PoolLook>,
-    /// Of each instance: its name, the runs of the running step, and steps so far.
-    pub instances: Vec<(String, usize, u64)>,
+    /// Likewise.
+    pub instances: Vec<InstanceLook>,
 }
 
 /// Instances that serve a program.

@@ -37,6 +37,8 @@ pub(crate) struct ChoiceCode {
     pub(crate) keys_of_each: Vec<Vec<Expr>>,
     /// Its place among those with a tree.
     pub(crate) tracked: Option<u32>,
+    /// Families of pools whose members the candidates are.
+    pub(crate) indexed: Vec<Family>,
 }
 
 /// A choice with a tree.
@@ -287,7 +289,7 @@ impl Kernel<'_> {
 
     /// The candidate a scan would choose, or `None` where only the scan can tell.
     pub(crate) fn choose_tracked<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode) -> Option<u32> {
-        let id = code.tracked?;
+        let id = code.tracked.filter(|_| self.gone.is_empty())?;
         let tracked = &self.code.choices.tracked[id as usize];
         for family in &tracked.worked {
             let mut from = family.first;
@@ -351,8 +353,8 @@ impl Kernel<'_> {
         self.best_of(world, slot, code, 0..count).0
     }
 
-    /// Of these candidates, in order, the first of the best by all keys; 0 where there are none.
-    /// And whether no key was NaN: with one, who is best depends on who else is looked at.
+    /// Of these candidates, in order, the first of the best by all keys; 0 where there are none, or all are
+    /// gone. And whether no key was NaN: with one, who is best depends on who else is looked at.
     fn best_of<W: World>(
         &mut self,
         world: &mut W,
@@ -366,6 +368,9 @@ impl Kernel<'_> {
         let mut comparable = true;
         let frame = self.frame(slot);
         for candidate in candidates {
+            if self.is_gone(&code.indexed, candidate) {
+                continue;
+            }
             tried.clear();
             self.set_attribute(slot, code.attribute, f64::from(candidate));
             let keys = code.keys_of_each.get(candidate as usize).unwrap_or(&code.keys);

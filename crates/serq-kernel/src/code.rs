@@ -10,6 +10,7 @@ use std::cell::Cell;
 use serq_ir as ir;
 use serq_ir::{Context, Place};
 
+use crate::absence;
 use crate::choice::{self, ChoiceCode, ChoicesCode};
 use crate::expression::{Expr, Families, Family, PoolRef, Reads, StageRef};
 use crate::gauge::GaugesCode;
@@ -429,7 +430,8 @@ impl<'a> Builder<'a> {
                 let tracked = self.choices.track(self.program, &self.families, *attribute, count, keys);
                 let keys_of_each = choice::keys_of_each(&self.families, *attribute, count, keys);
                 let (count, keys) = (self.expr(count), self.exprs(keys));
-                Op::Choose(Box::new(ChoiceCode { attribute: *attribute, count, keys, keys_of_each, tracked }))
+                let indexed = absence::indexed_by(self.program, &self.families, *attribute);
+                Op::Choose(Box::new(ChoiceCode { attribute: *attribute, count, keys, keys_of_each, tracked, indexed }))
             }
             ir::StmtKind::Hold(hold) => {
                 let code = self.hold(hold);

@@ -118,6 +118,9 @@ pub struct Kernel<'p> {
     pub(crate) trace_ids: Vec<u64>,
     /// Who was rejected, and by which pool, for a world that answers them.
     pub(crate) rejected: Vec<(u64, u32)>,
+
+    /// Pools that are memories of instances that are gone.
+    pub(crate) gone: Vec<u32>,
 }
 
 /// What a member of a pool holds now.
@@ -220,6 +223,7 @@ impl<'p> Kernel<'p> {
             region: Region::new(stages),
             trace_ids: Vec::new(),
             rejected: Vec::new(),
+            gone: Vec::new(),
         }
     }
 

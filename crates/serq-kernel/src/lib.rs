@@ -4,6 +4,7 @@
 //! engine those of real steps and transfers. See [`Kernel`] for the contract,
 //! [`World`] for the other side of it, [`Code`] for a program made ready.
 
+mod absence;
 mod asynchronous;
 mod block_pool;
 mod cache;

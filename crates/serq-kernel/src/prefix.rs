@@ -295,6 +295,15 @@ impl Kernel<'_> {
         }
     }
 
+    /// Nothing is cached in a pool any more. It counts as no eviction.
+    pub(crate) fn forget_blocks(&mut self, pool: u32) {
+        if let Some(blocks) = &mut self.pools[pool as usize].addressed {
+            let cached = blocks.cached();
+            blocks.evict(cached);
+            self.count_blocks(pool);
+        }
+    }
+
     /// The pool's account follows its blocks.
     fn count_blocks(&mut self, pool: u32) {
         let blocks = self.blocks_mut(pool);

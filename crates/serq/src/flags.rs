@@ -80,6 +80,22 @@ pub(crate) struct SettingFlags {
 }
 
 impl SettingFlags {
+    /// As a command line has them.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let pairs = |flag: &'static str, pairs: &[(String, String)]| -> Vec<String> {
+            pairs.iter().map(|(name, value)| format!("--{flag}={name}={value}")).collect()
+        };
+        let mut arguments = pairs("set", &self.set);
+        arguments.extend(pairs("def", &self.def));
+        arguments.extend(self.horizon.map(|time| format!("--horizon={time}")));
+        arguments.extend(self.warmup.map(|time| format!("--warmup={time}")));
+        arguments.extend(self.arrivals.map(|count| format!("--arrivals={count}")));
+        arguments.extend(self.trace.iter().map(|file| format!("--trace={file}")));
+        arguments.extend(self.speed.map(|factor| format!("--speed={factor}")));
+        arguments.extend(self.skip_bad.then(|| "--skip-bad".to_owned()));
+        arguments
+    }
+
     /// Checks what concerns several flags.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match (self.warmup, self.horizon) {

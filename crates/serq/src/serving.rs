@@ -1,9 +1,12 @@
-//! Real instances in this process, behind the gateway.
+//! Real instances, in this process or in others, behind the gateway.
 
 mod backend;
+pub(crate) mod http;
+pub(crate) mod processes;
 
 use std::sync::Arc;
 
+use serq_engine::apart::{At, Identity, RemoteInstances, Token};
 use serq_engine::chat::ChatTemplate;
 use serq_engine::decisions::Decisions;
 use serq_engine::instances::LocalInstances;
@@ -26,6 +29,31 @@ pub(crate) struct Serving {
     pub(crate) compute: Option<Compute>,
     /// To compute on.
     pub(crate) cores: usize,
+}
+
+/// Where a program's instances are.
+pub(crate) enum Instances {
+    /// In this process.
+    Here,
+    /// Nowhere: they take the time that the program's costs say.
+    Modelled,
+    /// In processes of their own.
+    Apart(Apart),
+}
+
+/// Instances in processes of their own.
+pub(crate) struct Apart {
+    pub(crate) addresses: Vec<At>,
+    /// What all processes of the deployment know.
+    pub(crate) token: Token,
+    /// How often a request is routed again whose instance is gone or whose copy failed.
+    pub(crate) retries: u32,
+}
+
+/// A number that no earlier process at an address had.
+pub(crate) fn incarnation() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
 }
 
 /// A model ready to compute, with its words.
@@ -56,7 +84,7 @@ impl Serving {
         })
     }
 
-    /// Packs the weights and starts the program's instances, or modelled ones.
+    /// Starts the program's instances, or finds them.
     ///
     /// # Errors
     ///
@@ -64,7 +92,7 @@ impl Serving {
     pub(crate) fn start(
         self,
         served: Served,
-        modelled: bool,
+        instances: Instances,
         decisions: Option<Decisions>,
     ) -> Result<(EngineBackend, Option<Arc<Model>>), String> {
         let Self { name, checkpoint, path, compute, cores } = self;
@@ -81,21 +109,29 @@ impl Serving {
             vocabulary_tokens: config.vocabulary as u32,
         };
         let ends = config.eos.iter().copied().collect();
-        let (service, packed) = if modelled {
-            (Service::modelled(served, decisions), None)
-        } else {
-            let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
-            let packed = Arc::new(Model::new(&checkpoint, path, compute));
-            let instances = LocalInstances::new(&served, &packed, cores, memory_free())?;
-            (Service::start(served, Box::new(instances), decisions), Some(packed))
+        let (service, packed, peers) = match instances {
+            Instances::Modelled => (Service::modelled(served, decisions), None, None),
+            Instances::Here => {
+                let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
+                let packed = Arc::new(Model::new(&checkpoint, path, compute));
+                let instances = LocalInstances::new(&served, &packed, cores, memory_free())?;
+                (Service::start(served, Box::new(instances), decisions), Some(packed), None)
+            }
+            Instances::Apart(Apart { addresses, token, retries }) => {
+                let (identity, note) = (Identity::of(&served, &checkpoint), |note: &str| crate::output::tell(note));
+                let remote =
+                    RemoteInstances::start(&served, identity, &addresses, token, incarnation(), retries, note)?;
+                let peers = remote.peers();
+                (Service::start(served, Box::new(remote), decisions), None, Some(peers))
+            }
         };
         let tokenizer = Arc::new(tokenizer);
-        Ok((EngineBackend { model, service, tokenizer, chat, ends, live: Arc::default() }, packed))
+        Ok((EngineBackend { model, service, tokenizer, chat, ends, peers, live: Arc::default() }, packed))
     }
 }
 
 /// Bytes of memory that can still be taken, as the system says; where it does not, all there could be.
-fn memory_free() -> u64 {
+pub(crate) fn memory_free() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());

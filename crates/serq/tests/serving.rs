@@ -241,9 +241,50 @@ fn a_request_that_fits_nowhere_is_refused_and_others_are_served() {
     assert_eq!(ask(100, 20).0, 200);
 }
 
+/// Four processes, two of which are killed while they serve: every text is that of one process.
+#[test]
+fn processes_that_are_killed_cost_no_text() {
+    const PAIRS: &str = "examples/local/2p2d_smollm2.sq";
+    let alone = Server::start(&[PAIRS, "--set", "thr=8", "--compute", "f32"]);
+    let apart = Server::start(&[PAIRS, "--set", "thr=8", "--processes", "--retries", "10", "--threads", "4"]);
+    let body = |nth: u64| {
+        let prompt: Vec<u64> = (0..60 + 11 * nth).map(|at| (at * 7 + nth / 2) % 250).collect();
+        json!({"model": "tiny", "prompt": prompt, "max_tokens": 24, "ignore_eos": true, "temperature": 0.7, "seed": nth})
+    };
+    let texts: Vec<Value> =
+        (0..12).map(|nth| alone.post("/v1/completions", &body(nth))["choices"][0]["text"].clone()).collect();
+    let listed = Command::new("pgrep").args(["-P", &apart.process.id().to_string()]).output().unwrap();
+    let processes: Vec<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(processes.len(), 4, "a process an instance");
+    std::thread::scope(|scope| {
+        for client in 0..3 {
+            let (apart, texts, body) = (&apart, &texts, &body);
+            scope.spawn(move || {
+                for nth in (0..36).map(|at| (at * 5 + client * 4) % 12) {
+                    let answer = apart.post("/v1/completions", &body(nth as u64));
+                    assert_eq!(answer["choices"][0]["text"], texts[nth], "request {nth}");
+                }
+            });
+        }
+        for process in &processes[1..3] {
+            assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
+        }
+    });
+    let (status, _) = apart.request("GET", "/health", None);
+    assert!(status == 200 || status == 503);
+    let (_, metrics) = apart.request("GET", "/metrics", None);
+    assert!(metrics.lines().any(|line| line.starts_with("serq_instance_up{instance=\"P[0]\"} ")), "{metrics}");
+    assert!(!metrics.lines().any(|line| line.starts_with("serq_pool_left{") && !line.ends_with(" 0")), "{metrics}");
+}
+
 #[test]
 fn what_cannot_be_served_is_said_in_a_sentence() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 17] = [
+        (&["gateway", PAIR, "--peers", "P=127.0.0.1:1,D=127.0.0.1:2"], "who does not know it is turned away"),
+        (&["gateway", PAIR, "--peers", "P:127.0.0.1"], "`P[0]=127.0.0.1:7000` is meant"),
+        (&["instance", PAIR, "--queue", "Q[0]", "--token-file", "README.md"], "has no instance Q[0]; it has P, D"),
+        (&["instance", PAIR, "--queue", "P", "--transport", "pigeon", "--token-file", "README.md"], "`shm` or `tcp` is meant"),
+        (&["up", PAIR, "--processes", "--modelled"], "cannot be used with"),
         (&["up", PAIR, "--model", "nobody"], "no model, file or folder is called `nobody`"),
         (&["up", PAIR, "--set", "blocksP=100000000"], "at most"),
         (&["up", PAIR, "--set", "blocksD=4000000"], "GiB are to be had: a smaller `cap` is meant"),

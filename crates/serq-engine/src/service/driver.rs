@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serq_kernel::{Action, Fault, Held, Kernel, Move};
 
 use super::clock::Clock;
-use super::live::{Computing, Follower, Live};
-use super::{Ended, Instances, Look, Next, PoolLook, Run, Sink, Span, Ticket, Told};
+use super::live::{Computing, Copying, Follower, Live};
+use super::{Copied, Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Span, Ticket, Told, Transfer};
 use crate::contents::{BEGINNING, Contents};
 use crate::decisions::{Decision, Decisions, Fact};
 use crate::outside::{Outside, tell};
@@ -28,6 +28,15 @@ enum Due {
     Work(u32),
     /// The next job of a stage whose jobs share a rate, or the next read.
     Next(Option<u32>),
+    /// An instance whose KV did not arrive is chosen again.
+    Trusted(u32),
+}
+
+/// An instance that is gone.
+struct Going {
+    why: String,
+    /// It has come back meanwhile, empty.
+    back: bool,
 }
 
 struct Driver<'c, const MODELLED: bool> {
@@ -55,6 +64,17 @@ struct Driver<'c, const MODELLED: bool> {
     events: Vec<(Ticket, Event)>,
     /// By stage: what the running step computes.
     steps: BTreeMap<u32, Vec<Computing>>,
+    /// By job: reads under way.
+    copying: BTreeMap<u32, Copying>,
+    /// Timers of leases that are read, whose time is over.
+    overdue: Vec<u32>,
+    /// By stage: instances that are gone, first those of which the kernel is to be told.
+    going: BTreeMap<u32, Going>,
+    gone: BTreeMap<u32, String>,
+    /// Instances that take no new work: sessions from this one on are new.
+    draining: BTreeMap<u32, u64>,
+    /// Whose sessions are over and who come again.
+    again: Vec<Live>,
     /// Work that takes no time here.
     done: VecDeque<u32>,
     clock: Clock<Due>,
@@ -66,6 +86,9 @@ struct Driver<'c, const MODELLED: bool> {
     /// Who wants to know what it looks like, once all that was told is done.
     looking: Vec<Sender<Look>>,
 }
+
+/// Seconds for which an instance is passed over whose KV did not arrive.
+const MISTRUST: f64 = 5.0;
 
 /// More works that take no time than this, one after another, never end.
 const WORKS_MOST: usize = 100_000;
@@ -97,6 +120,12 @@ pub(super) fn drive<const MODELLED: bool>(
         tickets: HashMap::new(),
         events: Vec::new(),
         steps: BTreeMap::new(),
+        copying: BTreeMap::new(),
+        overdue: Vec::new(),
+        going: BTreeMap::new(),
+        gone: BTreeMap::new(),
+        draining: BTreeMap::new(),
+        again: Vec::new(),
         done: VecDeque::new(),
         clock: Clock::default(),
         next: HashMap::new(),
@@ -104,6 +133,9 @@ pub(super) fn drive<const MODELLED: bool>(
         preempted: Vec::new(),
         looking: Vec::new(),
     };
+    if let Some(instances) = &mut driver.instances {
+        instances.watch(Presence { told: told.clone() });
+    }
     while driver.wait() {}
     driver.close();
 }
@@ -153,6 +185,14 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             Told::Submitted { ticket, request, sink } => self.submit(ticket, request, sink),
             Told::GoneAway { ticket } => self.go_away(ticket),
             Told::StepEnded { stage, tokens } => self.end_step(stage, tokens),
+            Told::Copied { job, moved } => self.end_copy(job, moved),
+            Told::Gone { stage, why } => self.go(stage, why),
+            Told::Back { stage } => self.come_back(stage),
+            Told::Draining { stage } => {
+                let time = self.now();
+                self.tell(Fact::Draining { time, stage });
+                self.draining.insert(stage, self.arrivals);
+            }
             Told::Look { answer } => self.looking.push(answer),
             Told::Closed => {}
         }
@@ -191,10 +231,14 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 }
             }
             self.refuse_stuck();
+            self.lose_instances();
+            for live in std::mem::take(&mut self.again) {
+                self.arrive(live);
+            }
             self.tell(Fact::Due);
             self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
-            if self.done.is_empty() && self.led.is_empty() && !self.end_stuck() {
+            if self.done.is_empty() && self.led.is_empty() && self.again.is_empty() && !self.end_stuck() {
                 break;
             }
         }
@@ -220,7 +264,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// Where nothing runs and nothing is awaited, nothing will ever happen to those who are there: the
     /// one who came first is refused, and makes room. Answers whether there was one.
     fn end_stuck(&mut self) -> bool {
-        if !self.steps.is_empty() || self.clock.first().is_some() {
+        if !self.steps.is_empty() || !self.copying.is_empty() || self.clock.first().is_some() {
             return false;
         }
         let Some((&session, live)) = self.live.iter_mut().next() else { return false };
@@ -240,12 +284,14 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.time = self.time.max(time);
             let time = self.time;
             match what {
+                Due::Lease(timer) if self.is_read(timer) => self.overdue.push(timer),
                 Due::Lease(timer) => self.tell(Fact::Woken { time, timer }),
                 Due::Work(job) => self.tell(Fact::WorkEnded { time, job }),
                 Due::Next(stage) => {
                     let job = self.next[&stage];
                     self.tell(Fact::WorkEnded { time, job });
                 }
+                Due::Trusted(stage) => self.trust(stage, time),
                 Due::Step(stage) => {
                     let said = self.steps.get_mut(&stage).into_iter().flatten();
                     let tokens = said.filter(|one| one.upto > 0).map(|one| one.said.take()).collect();
@@ -261,8 +307,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let Request { prompt, max_tokens, choices } = request;
         let shares = self.served.memories.iter().flatten().all(|memory| memory.shared);
         let before = if shares { BEGINNING } else { self.contents.fresh() };
-        let mut names = Vec::new();
-        self.contents.name(before, &prompt, &mut names);
         self.tickets.insert(ticket, (sink, choices.len()));
         let mut first = None;
         for (choice, wanted) in choices.into_iter().enumerate() {
@@ -271,40 +315,48 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 choice,
                 prompt: prompt.len(),
                 tokens: prompt.clone(),
+                known: 0,
                 max_tokens,
                 sampling: Arc::new(wanted.sampling),
                 voice: wanted.voice,
                 stops: Stops::new(wanted.stops),
-                name: names.last().copied().unwrap_or(before),
-                named: names.len(),
+                before,
+                name: before,
+                named: 0,
                 shares: Vec::new(),
-                running: None,
+                running: Vec::new(),
+                draws: None,
                 finish: None,
                 gone_away: false,
+                again: false,
                 started: false,
                 figures: Figures::default(),
             };
             match first {
                 None => {
-                    let session = self.arrive(live, names.clone());
+                    let session = self.arrive(live);
                     if !self.live.contains_key(&session) {
                         self.led.push(session);
                     }
                     first = Some(session);
                 }
-                Some(first) => self.followers.push(Follower { live, names: names.clone(), first }),
+                Some(first) => self.followers.push(Follower { live, first }),
             }
         }
     }
 
     /// Its session begins. Answers the session's number.
-    fn arrive(&mut self, live: Live, names: Vec<u64>) -> u64 {
+    fn arrive(&mut self, mut live: Live) -> u64 {
+        let mut names = Vec::new();
+        self.contents.name(live.before, &live.tokens, &mut names);
+        (live.name, live.named) = (names.last().copied().unwrap_or(live.before), names.len());
+        live.known = live.answer();
         let session = self.arrivals;
         self.arrivals += 1;
         let fact = Fact::Arrived {
             time: self.now(),
-            prompt_tokens: live.prompt as f64,
-            max_tokens: live.max_tokens as f64,
+            prompt_tokens: live.tokens.len() as f64,
+            max_tokens: (live.max_tokens - live.known) as f64,
             block: self.contents.block() as f64,
             names,
         };
@@ -317,8 +369,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn bring_followers(&mut self) {
         for first in std::mem::take(&mut self.led) {
             while let Some(at) = self.followers.iter().position(|follower| follower.first == first) {
-                let Follower { live, names, .. } = self.followers.remove(at);
-                self.arrive(live, names);
+                let Follower { live, .. } = self.followers.remove(at);
+                self.arrive(live);
             }
         }
     }
@@ -330,11 +382,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.followers.retain(|follower| follower.live.ticket != ticket);
         let sessions: Vec<u64> = self.live.iter().filter(|(_, l)| l.ticket == ticket).map(|(&s, _)| s).collect();
         for session in sessions {
-            let Some(live) = self.live.get_mut(&session) else { continue };
-            live.gone_away = true;
-            if live.running.is_none() {
-                let time = self.now();
-                self.tell(Fact::Cancelled { time, session });
+            if let Some(live) = self.live.get_mut(&session) {
+                live.gone_away = true;
+                self.cancel(session);
             }
         }
     }
@@ -373,13 +423,15 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     None => self.clock.stop(Due::Next(stage)),
                 },
                 Action::StartFlow { job } => {
-                    self.start_flow(job);
-                    if !MODELLED {
+                    if self.start_flow(job) && !MODELLED {
                         self.done.push_back(job);
                     }
                 }
                 Action::WakeAt { timer, time } => self.clock.set(Due::Lease(timer), time),
-                Action::StopWake { timer } => self.clock.stop(Due::Lease(timer)),
+                Action::StopWake { timer } => {
+                    self.clock.stop(Due::Lease(timer));
+                    self.overdue.retain(|&overdue| overdue != timer);
+                }
                 Action::Observed { observe, session, value, .. } => {
                     if let Some(live) = self.live.get_mut(&session) {
                         let name = self.served.program.observes[observe as usize].clone();
@@ -432,7 +484,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 )));
                 continue;
             }
-            let wants_next = upto == known && !run.leased && live.finish.is_none();
+            // What two legs would draw at a time is one token.
+            let wants_next = upto == known && !run.leased && live.finish.is_none() && live.draws.is_none();
             let next = wants_next.then(|| Next {
                 sampling: Arc::clone(&live.sampling),
                 nth: live.answer(),
@@ -441,7 +494,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     .looks_back()
                     .then(|| (live.tokens[..live.prompt].to_vec(), live.tokens[live.prompt..].to_vec())),
             });
-            live.running = Some(stage);
+            live.running.push(stage);
+            live.draws = live.draws.or(next.is_some().then_some(stage));
             let said = Token { id: live.tokens[live.answer() % live.prompt], logprobs: None };
             let said = next.is_some().then_some(said);
             let grows = if run.grows { run.tokens } else { 0.0 };
@@ -457,7 +511,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             if let Some(live) = self.live.get_mut(&session) {
                 live.finish.get_or_insert(Finish::Failed(message));
                 live.gone_away = true;
-                live.running = Some(stage);
+                live.running.push(stage);
             }
             computing.push(Computing { session, pool: 0, admission: 0, upto: 0, grows: 0.0, said: None });
         }
@@ -467,6 +521,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             // The clock tells its end.
             None => {}
             Some(_) if runs.is_empty() => ended.tell(Vec::new()),
+            // Its end is told with that of the instance.
+            Some(_) if self.going.contains_key(&stage) => {}
             Some(instances) => instances.start(stage, runs, ended),
         }
     }
@@ -483,7 +539,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         for Computing { session, pool, admission, upto, grows, .. } in &computed {
             let token = if *upto > 0 { tokens.next().flatten() } else { None };
             let Some(live) = self.live.get_mut(session) else { continue };
-            live.running = None;
+            live.has_run(stage);
             if !there.contains(session) || *upto == 0 {
                 continue;
             }
@@ -499,9 +555,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         self.tell(Fact::StepEnded { time, stage });
         for Computing { session, .. } in computed {
-            if self.live.get(&session).is_some_and(|live| live.gone_away && live.running.is_none()) {
-                let time = self.now();
-                self.tell(Fact::Cancelled { time, session });
+            if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) {
+                self.cancel(session);
             }
         }
     }
@@ -525,11 +580,11 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         } else if nth >= live.max_tokens {
             live.finish = Some(Finish::Length);
         }
-        let (finished, choice, ticket) = (live.finish.is_some(), live.choice, live.ticket);
+        let (finished, choice, ticket, known) = (live.finish.is_some(), live.choice, live.ticket, live.known);
         self.events.push((ticket, Event::Token { choice, token: token.id, text, logprobs: token.logprobs }));
         self.name_tokens(session);
         if finished {
-            self.tell(Fact::Stopped { session, answer: nth as f64 });
+            self.tell(Fact::Stopped { session, answer: (nth - known) as f64 });
         }
     }
 
@@ -547,31 +602,220 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.tell(Fact::Content { session, block: block as f64, names });
     }
 
-    /// A read: its bytes are copied, or where time is modelled only counted.
-    fn start_flow(&mut self, job: u32) {
-        let Some(flow) = self.kernel.flow(job) else { return };
-        let Some(live) = self.live.get_mut(&flow.session) else { return };
+    /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
+    fn start_flow(&mut self, job: u32) -> bool {
+        let Some(flow) = self.kernel.flow(job) else { return true };
+        let Some(live) = self.live.get_mut(&flow.session) else { return true };
         let from_computed = live.computed(&flow.from);
         let start = live.computed(&flow.to);
         let block_of = |pool: u32| self.served.memories[pool as usize].expect("the blocks of an instance").block;
         let room = |held: &Held<'_>| held.blocks.len() * block_of(held.pool);
         let upto = (start + flow.tokens.ceil() as usize).min(from_computed).min(room(&flow.from)).min(room(&flow.to));
-        if start < upto {
-            let from = Span { pool: flow.from.pool, blocks: flow.from.blocks };
-            let to = Span { pool: flow.to.pool, blocks: flow.to.blocks };
-            if let Some(instances) = &mut self.instances {
-                live.figures.kv_bytes_moved += instances.copy(from, to, start..upto);
+        if start >= upto {
+            return true;
+        }
+        let from = Span { pool: flow.from.pool, blocks: flow.from.blocks };
+        let to = Span { pool: flow.to.pool, blocks: flow.to.blocks };
+        let pushed = self.served.pushes(flow.stage);
+        let (pools, admission, session) = ([from.pool, to.pool], flow.to.admission, flow.session);
+        let copying = Copying { session, pools, admission, tokens: start..upto };
+        let lost = self.going.iter().find(|(stage, _)| pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
+        let moved = match &mut self.instances {
+            Some(_) if let Some((_, Going { why, .. })) = lost => {
+                self.heard.push_back(Told::Copied { job, moved: Err(why.clone()) });
+                None
             }
-            live.figures.tokens_moved += upto - start;
-            live.has_copied(&flow.to, upto);
+            Some(instances) => {
+                let transfer = Transfer { from, to, tokens: start..upto, pushed };
+                instances.copy(transfer, Copied { told: self.told.clone(), job })
+            }
+            None => Some(0),
+        };
+        match moved {
+            Some(bytes) => self.count_copied(&copying, bytes),
+            None => drop(self.copying.insert(job, copying)),
+        }
+        moved.is_some()
+    }
+
+    fn count_copied(&mut self, copying: &Copying, bytes: u64) {
+        let Some(live) = self.live.get_mut(&copying.session) else { return };
+        live.figures.kv_bytes_moved += bytes;
+        live.figures.tokens_moved += copying.tokens.len();
+        live.has_copied(copying.pools[1], copying.admission, copying.tokens.end);
+    }
+
+    /// A copy is over, and nothing of it touches a block any more.
+    fn end_copy(&mut self, job: u32, moved: Result<u64, String>) {
+        let Some(copying) = self.copying.remove(&job) else { return };
+        let session = copying.session;
+        match moved {
+            _ if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) => self.cancel(session),
+            Ok(bytes) => {
+                self.count_copied(&copying, bytes);
+                let time = self.now();
+                self.tell(Fact::WorkEnded { time, job });
+            }
+            Err(why) => {
+                self.mistrust(copying.pools[0]);
+                self.route_again(session, &why);
+            }
+        }
+        for timer in std::mem::take(&mut self.overdue) {
+            let time = self.now();
+            match self.is_read(timer) {
+                true => self.overdue.push(timer),
+                false => self.tell(Fact::Woken { time, timer }),
+            }
         }
     }
 
-    /// A session is over: so is its request.
+    /// An instance whose KV did not arrive somewhere is passed over for a while: others may be nearer.
+    fn mistrust(&mut self, pool: u32) {
+        let Some(stage) = self.served.instances.iter().position(|&memory| memory == Some(pool)) else { return };
+        let stage = stage as u32;
+        if self.is_absent(stage) {
+            return;
+        }
+        let time = self.now();
+        self.tell(Fact::Draining { time, stage });
+        self.clock.set(Due::Trusted(stage), time + MISTRUST);
+    }
+
+    fn trust(&mut self, stage: u32, time: f64) {
+        if !self.is_absent(stage) {
+            self.tell(Fact::Back { time, stage });
+        }
+    }
+
+    /// Whether an instance is gone, or takes no new work.
+    fn is_absent(&self, stage: u32) -> bool {
+        self.gone.contains_key(&stage) || self.going.contains_key(&stage) || self.draining.contains_key(&stage)
+    }
+
+    /// Whether the blocks of a timer's lease are being copied.
+    fn is_read(&self, timer: u32) -> bool {
+        let session = self.kernel.session_of_timer(timer);
+        self.copying.values().any(|copying| Some(copying.session) == session)
+    }
+
+    /// Ends a session, once nothing writes to its blocks or reads them.
+    fn cancel(&mut self, session: u64) {
+        let mut reads = false;
+        for (&job, _) in self.copying.iter().filter(|(_, copying)| copying.session == session) {
+            reads = true;
+            if let Some(instances) = &mut self.instances {
+                instances.stop_copy(job);
+            }
+        }
+        if !reads && self.live.get(&session).is_some_and(|live| live.running.is_empty()) {
+            let time = self.now();
+            self.tell(Fact::Cancelled { time, session });
+        }
+    }
+
+    /// What a request had is lost: it begins again with the tokens there are, or fails.
+    fn route_again(&mut self, session: u64, why: &str) {
+        self.mark_lost(session, why);
+        self.cancel(session);
+    }
+
+    fn mark_lost(&mut self, session: u64, why: &str) {
+        let retries = self.instances.as_ref().map_or(0, |instances| instances.retries());
+        let Some(live) = self.live.get_mut(&session) else { return };
+        if live.gone_away || live.again || live.finish.is_some() {
+            return;
+        }
+        if live.figures.retries < retries {
+            live.figures.retries += 1;
+            live.again = true;
+        } else {
+            live.finish = Some(Finish::Unavailable(why.to_owned()));
+            live.gone_away = true;
+        }
+    }
+
+    fn go(&mut self, stage: u32, why: String) {
+        self.draining.remove(&stage);
+        self.going.insert(stage, Going { why, back: false });
+        let memory = self.served.instances[stage as usize];
+        let touched = self.copying.iter().filter(|(_, copying)| copying.pools.iter().any(|&pool| Some(pool) == memory));
+        for (&job, _) in touched {
+            if let Some(instances) = &mut self.instances {
+                instances.stop_copy(job);
+            }
+        }
+    }
+
+    fn come_back(&mut self, stage: u32) {
+        if let Some(going) = self.going.get_mut(&stage) {
+            going.back = true;
+        } else if self.gone.remove(&stage).is_some() {
+            let time = self.now();
+            self.tell(Fact::Back { time, stage });
+            if let Some(instances) = &mut self.instances {
+                instances.welcome(stage);
+            }
+        }
+    }
+
+    /// Instances that are gone are so for the kernel too, once nothing of those who were there is being read
+    /// or written elsewhere. So it is whenever somebody gets to one.
+    fn lose_instances(&mut self) {
+        for (stage, first) in self.draining.clone() {
+            let there = self.kernel.sessions_at(stage);
+            for &session in there.iter().filter(|&&session| session >= first) {
+                self.route_again(session, "it takes no new work");
+            }
+            if there.is_empty() {
+                self.draining.remove(&stage);
+                if let Some(instances) = &mut self.instances {
+                    instances.dismiss(stage);
+                }
+            }
+        }
+        let kernel = &self.kernel;
+        let again = self.gone.extract_if(.., |&stage, _| !kernel.sessions_at(stage).is_empty());
+        self.going.extend(again.map(|(stage, why)| (stage, Going { why, back: false })));
+        for (stage, Going { why, back }) in std::mem::take(&mut self.going) {
+            let memory = self.served.instances[stage as usize];
+            let there = self.kernel.sessions_at(stage);
+            let reads = self.copying.values().any(|copying| {
+                there.contains(&copying.session) || copying.pools.iter().any(|&pool| Some(pool) == memory)
+            });
+            let runs = |session| {
+                let live: Option<&Live> = self.live.get(session);
+                live.is_some_and(|live| live.running.iter().any(|&running| running != stage))
+            };
+            if reads || there.iter().any(runs) {
+                self.going.insert(stage, Going { why, back });
+                continue;
+            }
+            for Computing { session, .. } in self.steps.remove(&stage).unwrap_or_default() {
+                if let Some(live) = self.live.get_mut(&session) {
+                    live.has_run(stage);
+                }
+            }
+            there.iter().for_each(|&session| self.mark_lost(session, &why));
+            let time = self.now();
+            self.tell(Fact::Gone { time, stage });
+            self.gone.insert(stage, why);
+            if back {
+                self.come_back(stage);
+            }
+        }
+    }
+
+    /// A session is over: so is its request, if it is not routed again.
     fn end(&mut self, session: u64) {
-        let Some(live) = self.live.remove(&session) else { return };
+        let Some(mut live) = self.live.remove(&session) else { return };
         self.led.push(session);
-        self.finish(live);
+        if std::mem::take(&mut live.again) && !live.gone_away {
+            live.shares.clear();
+            self.again.push(live);
+        } else {
+            self.finish(live);
+        }
     }
 
     fn finish(&mut self, mut live: Live) {
@@ -609,21 +853,36 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn fail(&mut self, fault: &Fault) {
         let at = fault.at.map_or_else(String::new, |at| format!(" (line {})", at.line));
         let message = format!("the program stopped: {}{at}", fault.message);
-        let live = std::mem::take(&mut self.live).into_values();
-        for mut live in live.chain(self.followers.drain(..).map(|follower| follower.live)).collect::<Vec<_>>() {
+        for mut live in self.take_all() {
             live.finish = Some(Finish::Failed(message.clone()));
             self.finish(live);
         }
         self.led.clear();
         // What still runs writes to blocks that will be free.
-        while !MODELLED && !self.steps.is_empty() {
+        for &job in self.copying.keys() {
+            if let Some(instances) = &mut self.instances {
+                instances.stop_copy(job);
+            }
+        }
+        while !MODELLED && !(self.steps.is_empty() && self.copying.is_empty()) {
             match self.facts.recv() {
                 Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
-                Ok(other) => self.heard.push_back(other),
+                Ok(Told::Copied { job, .. }) => drop(self.copying.remove(&job)),
+                Ok(other) => {
+                    if let Told::Gone { stage, .. } = &other {
+                        self.steps.remove(stage);
+                    }
+                    self.heard.push_back(other);
+                }
                 Err(_) => break,
             }
         }
         self.steps.clear();
+        self.copying.clear();
+        self.overdue.clear();
+        // Those that were gone still are.
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        self.going.extend(gone.map(|(stage, why)| (stage, Going { why, back: false })));
         if let Some(decisions) = &mut self.decisions {
             decisions.fact(&Fact::Restarted);
         }
@@ -652,7 +911,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         });
         let instances = self.served.instances().into_iter().map(|instance| {
             let running = self.steps.get(&instance.stage).map_or(0, Vec::len);
-            (instance.name, running, self.kernel.iterations(instance.stage))
+            let steps = self.kernel.iterations(instance.stage);
+            InstanceLook { name: instance.name, memory: instance.pool as usize, running, steps }
         });
         Look {
             live: self.live.len() as u64 + self.followers.len() as u64,
@@ -661,10 +921,16 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
+    /// Whoever is there, or about to come.
+    fn take_all(&mut self) -> Vec<Live> {
+        let live = std::mem::take(&mut self.live).into_values();
+        let followers = self.followers.drain(..).map(|follower| follower.live);
+        live.chain(followers).chain(self.again.drain(..)).collect()
+    }
+
     /// Nobody is served any more.
     fn close(&mut self) {
-        let live = std::mem::take(&mut self.live).into_values();
-        for mut live in live.chain(self.followers.drain(..).map(|follower| follower.live)).collect::<Vec<_>>() {
+        for mut live in self.take_all() {
             live.finish.get_or_insert(Finish::Failed("the server is going down".into()));
             self.finish(live);
         }

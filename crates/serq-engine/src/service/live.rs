@@ -1,5 +1,6 @@
 //! Requests that are not over, and what a step computes of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serq_kernel::Held;
@@ -15,23 +16,36 @@ pub(super) struct Live {
     pub(super) prompt: usize,
     /// The prompt's and the answer's.
     pub(super) tokens: Vec<u32>,
+    /// How many of the answer's were there when its session came.
+    pub(super) known: usize,
     pub(super) max_tokens: usize,
     pub(super) sampling: Arc<Sampling>,
     pub(super) voice: Box<dyn Voice>,
     pub(super) stops: Stops,
-    /// The name of the last block that has one, and how many have.
+    /// What its first block's name follows; the name of the last block that has one, and how many have.
+    pub(super) before: u64,
     pub(super) name: u64,
     pub(super) named: usize,
     pub(super) shares: Vec<Share>,
-    /// A step computes tokens of it.
-    pub(super) running: Option<u32>,
+    /// Instances whose steps compute tokens of it: several where legs are beside each other.
+    pub(super) running: Vec<u32>,
+    /// The one of them whose step draws the next token.
+    pub(super) draws: Option<u32>,
     pub(super) finish: Option<Finish>,
     pub(super) gone_away: bool,
+    /// Its session is over, and another one comes.
+    pub(super) again: bool,
     pub(super) started: bool,
     pub(super) figures: Figures,
 }
 
 impl Live {
+    /// A step of an instance is over, or lost.
+    pub(super) fn has_run(&mut self, stage: u32) {
+        self.running.retain(|&running| running != stage);
+        self.draws.take_if(|draws| *draws == stage);
+    }
+
     pub(super) fn answer(&self) -> usize {
         self.tokens.len() - self.prompt
     }
@@ -69,10 +83,12 @@ impl Live {
     }
 
     /// A share's tokens up to this one were copied there.
-    pub(super) fn has_copied(&mut self, held: &Held<'_>, upto: usize) {
-        let share = self.share(held);
-        share.brought += (upto - share.computed.min(upto)) as f64;
-        share.computed = upto;
+    pub(super) fn has_copied(&mut self, pool: u32, admission: u64, upto: usize) {
+        let share = self.shares.iter_mut().find(|share| (share.pool, share.admission) == (pool, admission));
+        if let Some(share) = share {
+            share.brought += (upto - share.computed.min(upto)) as f64;
+            share.computed = upto;
+        }
     }
 }
 
@@ -84,10 +100,18 @@ pub(super) struct Share {
     brought: f64,
 }
 
+/// A copy under way.
+pub(super) struct Copying {
+    pub(super) session: u64,
+    /// Pools whose blocks it reads, and writes.
+    pub(super) pools: [u32; 2],
+    pub(super) admission: u64,
+    pub(super) tokens: Range<usize>,
+}
+
 /// One that came with others, and waits for the first of them to have the prompt computed.
 pub(super) struct Follower {
     pub(super) live: Live,
-    pub(super) names: Vec<u64>,
     pub(super) first: u64,
 }
 

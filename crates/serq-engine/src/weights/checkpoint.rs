@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::config::{ModelConfig, Weight};
 use super::error::{Trouble, WeightsError};
 use super::folder;
@@ -70,6 +72,17 @@ impl Checkpoint {
             weight => weight,
         };
         self.weights.get(&weight).unwrap_or_else(|| panic!("the model has no {weight:?}")).clone()
+    }
+
+    /// Tells models apart: by their shape and constants, and by the ends of every weight.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut all = Sha256::new_with_prefix(format!("{:?}", self.config));
+        for (weight, tensor) in &self.weights {
+            let (rows, columns) = (tensor.rows(), tensor.columns());
+            all.update(format!("{weight:?} {rows} {columns} {:?}", tensor.stored()));
+            [0, rows - 1].into_iter().for_each(|row| all.update(tensor.row(row)));
+        }
+        all.finalize().into()
     }
 
     /// A model of random weights. The same seed gives the same bits on every machine.

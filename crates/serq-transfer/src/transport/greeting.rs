@@ -53,6 +53,15 @@ impl Token {
         Self(nonce().to_vec())
     }
 
+    /// One that was just drawn, to be given to others as text.
+    ///
+    /// # Panics
+    ///
+    /// When the system has no random numbers.
+    pub fn drawn_text() -> String {
+        nonce().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn proof(&self, of: &[&[u8]]) -> Hmac<Sha256> {
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.0).expect("any length is a key");
         of.iter().for_each(|part| proof.update(part));

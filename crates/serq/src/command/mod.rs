@@ -8,6 +8,8 @@ pub(crate) mod draw;
 pub(crate) mod explain;
 pub(crate) mod explain_error;
 pub(crate) mod fmt;
+pub(crate) mod gateway;
+pub(crate) mod instance;
 pub(crate) mod ir;
 pub(crate) mod load;
 pub(crate) mod model;

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serq_engine::decisions::Decisions;
@@ -12,13 +11,15 @@ use serq_engine::instances::threads;
 use serq_engine::kernels::{Compute, Path};
 use serq_engine::model_files;
 use serq_engine::served::Served;
-use serq_gateway::Options;
 
+use super::instance::TransportFlags;
 use crate::failure::Failure;
 use crate::flags::{MessageFlags, ProgramFlags, SettingFlags};
 use crate::output;
 use crate::program_file::ProgramFile;
-use crate::serving::Serving;
+use crate::serving::http::Http;
+use crate::serving::processes::Processes;
+use crate::serving::{Instances, Serving};
 
 /// Start the instances a program names, behind an OpenAI-compatible server
 #[derive(Args)]
@@ -47,6 +48,17 @@ pub(crate) struct Up {
     /// Take the time that the program's costs say, and compute nothing: an answer says its prompt again
     #[arg(long)]
     modelled: bool,
+
+    /// Each instance in a process of its own, started again if it ends
+    #[arg(long, conflicts_with = "modelled")]
+    processes: bool,
+
+    #[command(flatten)]
+    transport: TransportFlags,
+
+    /// How often a request is routed again whose instance is gone or whose KV did not arrive
+    #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "processes")]
+    retries: u32,
 
     /// Write what the kernel is told and decides to a file, for `serq replay`
     #[arg(long, value_name = "FILE")]
@@ -124,31 +136,42 @@ pub(crate) fn served(file: &str, settings: &SettingFlags, messages: &MessageFlag
     Served::new(linked.program).map_err(|why| Failure::Failed(format!("{file}: {why}")))
 }
 
+/// The log of decisions, where one is wanted.
+pub(crate) fn decisions(
+    path: Option<&PathBuf>,
+    served: &Served,
+    modelled: bool,
+) -> Result<Option<Decisions>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let file = File::create(path).map_err(|error| output::cannot("write", path, &error))?;
+    let log = Log { file, path: path.clone(), failed: false };
+    Ok(Some(Decisions::new(served, modelled, Box::new(BufWriter::with_capacity(1 << 16, log)))))
+}
+
 impl Up {
     pub(crate) fn execute(self) -> Result<(), Failure> {
         let served = served(&self.file, &self.settings, &self.messages)?;
         let serving = self.engine.open()?;
         let (named, brings) = (served.instances(), served.brings());
-        let decisions = match &self.decisions {
-            Some(path) => {
-                let file = File::create(path).map_err(|error| output::cannot("write", path, &error))?;
-                let log = Log { file, path: path.clone(), failed: false };
-                Some(Decisions::new(&served, self.modelled, Box::new(BufWriter::with_capacity(1 << 16, log))))
-            }
-            None => None,
-        };
+        let decisions = decisions(self.decisions.as_ref(), &served, self.modelled)?;
         let cores = serving.cores;
-        let (backend, model) = serving.start(served, self.modelled, decisions).map_err(Failure::Failed)?;
+        let http = Http::listen(self.host, self.port)?;
+        let mut processes = None;
+        let instances = match (self.modelled, self.processes) {
+            (true, _) => Instances::Modelled,
+            (false, false) => Instances::Here,
+            (false, true) => {
+                let mut command = vec![self.file.clone()];
+                command.extend(self.settings.arguments());
+                command.push(self.transport.argument());
+                let started = Processes::start(&named, &command, &self.engine, cores)?;
+                let apart = started.apart(self.retries);
+                processes = Some(started);
+                Instances::Apart(apart)
+            }
+        };
+        let (backend, model) = serving.start(served, instances, decisions).map_err(Failure::Failed)?;
         let name = backend.model.id.clone();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::Failed(format!("the server cannot start: {error}")))?;
-        let listening = runtime.block_on(tokio::net::TcpListener::bind((self.host, self.port)));
-        let listener = listening
-            .map_err(|error| Failure::Failed(format!("cannot listen at {}:{}: {error}", self.host, self.port)))?;
-        let address = listener.local_addr().map_err(|error| Failure::Failed(error.to_string()))?;
         let mut text = String::new();
         let groups = threads(named.len(), cores);
         for (nth, instance) in named.iter().enumerate() {
@@ -161,6 +184,9 @@ impl Up {
                 let s = if threads == 1 { "" } else { "s" };
                 text += &format!(", {:.0} MB   {threads} thread{s}", bytes as f64 / 1e6);
             }
+            if let Some(processes) = &processes {
+                text += &format!("   {}", processes.describe(nth));
+            }
             text += "\n";
         }
         match &model {
@@ -168,21 +194,14 @@ impl Up {
                 let (path, compute) = (model.path(), format!("{:?}", model.compute()).to_lowercase());
                 text += &format!("  model  {name}, {compute}, {path} kernels\n");
             }
+            None if processes.is_some() => text += &format!("  model  {name}, in processes of their own\n"),
             None => text += &format!("  model  {name}, modelled: the program's costs, and no tokens of its own\n"),
         }
         text += &format!("  request: {}\n", brings.join(", "));
-        text += &format!("  serving http://{address}/v1\n\n");
-        text += &format!(
-            "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' \\\n    \
-             -d '{{\"model\": \"{name}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}], \"max_tokens\": 32}}'"
-        );
-        output::print(&format!("{text}\n"))?;
-        let backend = Arc::new(backend);
-        let cut =
-            runtime.block_on(serq_gateway::serve(listener, Arc::clone(&backend), Options::default(), interrupted()));
-        if cut > 0 {
-            output::tell(&format!("{cut} connections were cut off"));
-        }
+        text += &http.invitation(&name);
+        output::print(&text)?;
+        http.serve(backend);
+        drop(processes);
         Ok(())
     }
 }
@@ -208,24 +227,5 @@ impl Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-/// Ctrl-C, or a termination.
-async fn interrupted() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminated.recv() => {}
-            }
-            return;
-        }
-    }
-    // Without it the server goes on until it is killed.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }

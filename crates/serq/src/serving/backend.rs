@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use serq_engine::apart::{PeerLook, Peers};
 use serq_engine::chat::{ChatOptions, ChatTemplate};
 use serq_engine::request::{self, Finish, Voice};
 use serq_engine::sampler;
-use serq_engine::service::{Service, Submitted};
+use serq_engine::service::{InstanceLook, Service, Submitted};
 use serq_engine::tokenizer::{Decoder, Specials, Tokenizer};
 use serq_gateway::backend::{
     Backend, Event, Events, FinishReason, Gauge, Logprob, Model, Piece, Prompt, Refusal, Request, TokenLogprobs,
@@ -30,6 +31,8 @@ pub(crate) struct EngineBackend {
     pub(crate) chat: Option<ChatTemplate>,
     /// Ids that end an answer.
     pub(crate) ends: Vec<u32>,
+    /// Where the instances are, if in processes of their own.
+    pub(crate) peers: Option<Peers>,
     pub(crate) live: Arc<AtomicU64>,
 }
 
@@ -46,6 +49,8 @@ enum Told {
     Event(Event),
     /// No instance can serve it.
     Refused(String),
+    /// Who would serve it is not there.
+    Unavailable(String),
 }
 
 /// Counts a request for as long as it is here.
@@ -80,7 +85,7 @@ impl Events for EngineEvents {
             None => self.events.poll_recv(context).map(|told| {
                 told.map(|told| match told {
                     Told::Event(event) => event,
-                    Told::Refused(message) => Event::Failed(message),
+                    Told::Refused(message) | Told::Unavailable(message) => Event::Failed(message),
                 })
             }),
         }
@@ -95,10 +100,17 @@ impl Backend for EngineBackend {
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.service.is_serving() {
-            true => Ok(()),
-            false => Err("the instances are gone".into()),
+        if !self.service.is_serving() {
+            return Err("the instances are gone".into());
         }
+        let looks = self.peers.as_ref().map_or_else(Vec::new, Peers::look);
+        let queue = |look: &PeerLook| look.instance.split('[').next().unwrap_or_default().to_owned();
+        // Of each queue one at least is there.
+        let absent = looks.iter().find(|look| {
+            let mut alike = looks.iter().filter(|other| queue(other) == queue(look));
+            alike.all(|other| other.gone.is_some())
+        });
+        absent.map_or(Ok(()), |look| Err(look.gone.clone().unwrap_or_default()))
     }
 
     fn prepare(&self, _: &str, prompt: Prompt) -> Result<Vec<u32>, Refusal> {
@@ -153,6 +165,7 @@ impl Backend for EngineBackend {
         if let Ok(first) = tokio::time::timeout(REFUSED_BY, events.events.recv()).await {
             match first {
                 Some(Told::Refused(message)) => return Err(Refusal::Invalid { param: None, message }),
+                Some(Told::Unavailable(message)) => return Err(Refusal::Unavailable(message)),
                 Some(Told::Event(Event::Failed(message))) => return Err(Refusal::Failed(message)),
                 Some(Told::Event(first)) => events.first = Some(first),
                 None => return Err(Refusal::Unavailable("the server is going down".into())),
@@ -192,9 +205,34 @@ impl Backend for EngineBackend {
                 counts.evicted_units,
             );
         }
-        for (name, running, steps) in &look.instances {
-            add("serq_instance_running", "Requests in the running step.", false, "instance", name, *running as f64);
+        for InstanceLook { name, memory, running, steps } in &look.instances {
+            let (memory, running) = (&look.pools[*memory], *running as f64);
+            add("serq_instance_running", "Requests in the running step.", false, "instance", name, running);
             add("serq_instance_steps_total", "Steps begun.", true, "instance", name, *steps as f64);
+            let used = memory.used / memory.cap;
+            add("vllm:kv_cache_usage_perc", "Part of the KV blocks that is held.", false, "engine", name, used);
+            add("vllm:num_requests_running", "Requests in the running step.", false, "engine", name, running);
+            let waiting = memory.waiting.into();
+            add("vllm:num_requests_waiting", "Requests that wait for KV blocks.", false, "engine", name, waiting);
+            let preemptions = memory.counts.preemptions as f64;
+            add("vllm:num_preemptions_total", "Requests that lost their blocks to others.", true, "engine", name, preemptions);
+        }
+        for peer in self.peers.as_ref().map_or_else(Vec::new, Peers::look) {
+            let name = &peer.instance;
+            let up = f64::from(u8::from(peer.gone.is_none()));
+            add("serq_instance_up", "Whether the instance's process is there.", false, "instance", name, up);
+            let draining = f64::from(u8::from(peer.draining));
+            add("serq_instance_draining", "Whether it takes no new work.", false, "instance", name, draining);
+            for (metric, help, value) in peer.counts {
+                add(metric, help, metric.ends_with("_total"), "instance", name, value as f64);
+                // What vLLM counts of its NIXL connector, by its name.
+                let theirs = match metric {
+                    "serq_kv_loads_failed_total" => "vllm:nixl_num_failed_transfers_total",
+                    "serq_kv_leases_expired_total" => "vllm:nixl_num_kv_expired_reqs_total",
+                    _ => continue,
+                };
+                add(theirs, help, true, "engine", name, value as f64);
+            }
         }
         gauges
     }
@@ -263,6 +301,7 @@ fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Told> {
                 Finish::Stop(_) => FinishReason::Stop,
                 Finish::Length => FinishReason::Length,
                 Finish::Refused(message) => return vec![Told::Refused(message)],
+                Finish::Unavailable(message) => return vec![Told::Unavailable(message)],
                 Finish::Failed(message) => return vec![Told::Event(Event::Failed(message))],
             };
             let mut events = Vec::new();
@@ -271,6 +310,7 @@ fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Told> {
             }
             let mut observed: Vec<(String, f64)> = figures.observed.into_iter().collect();
             observed.push(("kv_tokens_moved".into(), figures.tokens_moved as f64));
+            observed.push(("retries".into(), f64::from(figures.retries)));
             observed.push(("kv_bytes_moved".into(), figures.kv_bytes_moved as f64));
             events.push(Event::Observed(observed));
             events.push(Event::Finished { choice: choice as u32, reason, cached_tokens: figures.tokens_cached as u32 });

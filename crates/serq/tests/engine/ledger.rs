@@ -3,13 +3,13 @@
 //! it should: a block given away too early, copied to the wrong place or found by the wrong name
 //! changes it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use serq_engine::sampler::Token;
 use serq_engine::served::Served;
-use serq_engine::service::{Ended, Instances, Run, Span};
+use serq_engine::service::{Copied, Ended, Instances, Presence, Run, Transfer};
 
 /// In a slot nothing was written to.
 const NOTHING: u32 = u32::MAX;
@@ -27,23 +27,42 @@ struct Pool {
     slots: Vec<u32>,
 }
 
-/// What is still to end.
+/// What is still to end, and what is there.
 #[derive(Default)]
 pub(crate) struct Steps {
-    running: VecDeque<(Ended, Vec<Option<Token>>)>,
+    running: VecDeque<(u32, Ended, Vec<Option<Token>>)>,
+    copies: Vec<Copying>,
+    pools: Vec<Option<Pool>>,
+    /// By stage: the pool that is its memory.
+    memories: BTreeMap<u32, u32>,
+    presence: Option<Presence>,
+    /// Stages whose instances are gone, or of which the service does not know that they are back.
+    gone: BTreeSet<u32>,
+}
+
+/// A copy that ends when the test says so.
+struct Copying {
+    copied: Copied,
+    from: (u32, Vec<u32>),
+    to: (u32, Vec<u32>),
+    tokens: Range<usize>,
+    /// It was given up, or one of its instances is gone.
+    stopped: bool,
 }
 
 /// All instances of a program.
 pub(crate) struct Ledger {
-    pools: Vec<Option<Pool>>,
     steps: Arc<Mutex<Steps>>,
     /// Steps end when the test says so; else when they begin.
     by_hand: bool,
+    /// So do copies.
+    far: bool,
 }
 
 impl Ledger {
     pub(crate) fn new(served: &Served, by_hand: bool) -> (Self, Arc<Mutex<Steps>>) {
         let mut pools = Vec::new();
+        let mut memories = BTreeMap::new();
         for instance in served.instances() {
             let at = instance.pool as usize;
             if pools.len() <= at {
@@ -51,25 +70,70 @@ impl Ledger {
             }
             let memory = instance.memory;
             pools[at] = Some(Pool { block: memory.block, slots: vec![NOTHING; memory.blocks * memory.block] });
+            memories.insert(instance.stage, instance.pool);
         }
-        let steps = Arc::default();
-        (Self { pools, steps: Arc::clone(&steps), by_hand }, steps)
+        let steps = Arc::new(Mutex::new(Steps { pools, memories, ..Steps::default() }));
+        (Self { steps: Arc::clone(&steps), by_hand, far: false }, steps)
     }
 
-    fn pool(&mut self, pool: u32) -> &mut Pool {
-        self.pools[pool as usize].as_mut().expect("the pool of an instance")
+    /// Copies take time too, and instances come and go.
+    pub(crate) fn far(served: &Served) -> (Self, Arc<Mutex<Steps>>) {
+        let (ledger, steps) = Self::new(served, true);
+        (Self { far: true, ..ledger }, steps)
     }
 }
 
 impl Steps {
-    /// Ends the `nth` of the steps that run.
+    fn pool(&mut self, pool: u32) -> &mut Pool {
+        self.pools[pool as usize].as_mut().expect("the pool of an instance")
+    }
+
+    /// Ends the `nth` of the steps and copies that are under way.
     pub(crate) fn end(&mut self, nth: usize) {
-        let (ended, tokens) = self.running.remove(nth).expect("that many run");
-        ended.tell(tokens);
+        if nth < self.running.len() {
+            let (_, ended, tokens) = self.running.remove(nth).expect("that many run");
+            return ended.tell(tokens);
+        }
+        let Copying { copied, from, to, tokens, stopped } = self.copies.remove(nth - self.running.len());
+        match stopped {
+            true => copied.tell(Err("it was given up".into())),
+            false => copied.tell(Ok(self.copy((from.0, &from.1), (to.0, &to.1), tokens))),
+        }
     }
 
     pub(crate) fn running(&self) -> usize {
-        self.running.len()
+        self.running.len() + self.copies.len()
+    }
+
+    fn copy(&mut self, from: (u32, &[u32]), to: (u32, &[u32]), tokens: Range<usize>) -> u64 {
+        for at in tokens.clone() {
+            let token = *self.pool(from.0).slot(from.1, at);
+            *self.pool(to.0).slot(to.1, at) = token;
+        }
+        4 * tokens.len() as u64
+    }
+
+    /// An instance ends, with its step and all it knows; at once or later another one is there.
+    pub(crate) fn lose(&mut self, nth: usize, back: bool) {
+        let (&stage, &memory) = self.memories.iter().nth(nth % self.memories.len()).expect("it has instances");
+        let presence = self.presence.clone().expect("somebody watches");
+        if self.gone.insert(stage) {
+            self.running.retain(|(of, ..)| *of != stage);
+            self.pool(memory).slots.fill(NOTHING);
+            let touched = self.copies.iter_mut().filter(|copy| copy.from.0 == memory || copy.to.0 == memory);
+            touched.for_each(|copy| copy.stopped = true);
+            presence.gone(stage, "it ended".into());
+        }
+        if back {
+            presence.back(stage);
+        }
+    }
+
+    /// All instances are there again.
+    pub(crate) fn all_back(&mut self) {
+        for &stage in &self.gone {
+            self.presence.as_ref().expect("somebody watches").back(stage);
+        }
     }
 }
 
@@ -79,21 +143,14 @@ impl Pool {
     }
 }
 
-/// The memory of an instance, by its stage.
-pub(crate) fn pool_of(served: &Served) -> impl Fn(u32) -> u32 + Send + use<> {
-    let pools: Vec<(u32, u32)> = served.instances().iter().map(|i| (i.stage, i.pool)).collect();
-    move |stage| pools.iter().find(|(of, _)| *of == stage).expect("a step of an instance").1
-}
-
-/// A ledger that knows which stage has which memory.
-pub(crate) struct Books<F> {
-    pub(crate) ledger: Ledger,
-    pub(crate) pool_of: F,
-}
-
-impl<F: Fn(u32) -> u32 + Send> Instances for Books<F> {
+impl Instances for Ledger {
     fn start(&mut self, stage: u32, runs: Vec<Run>, ended: Ended) {
-        let pool = self.ledger.pool((self.pool_of)(stage));
+        let mut steps = self.steps.lock().unwrap();
+        if steps.gone.contains(&stage) {
+            return;
+        }
+        let memory = steps.memories[&stage];
+        let pool = steps.pool(memory);
         // All are written before any is read, as a model does layer by layer.
         for run in &runs {
             for (nth, &token) in run.tokens.iter().enumerate() {
@@ -105,20 +162,38 @@ impl<F: Fn(u32) -> u32 + Send> Instances for Books<F> {
             run.next.as_ref().map(|_| Token { id: next_token(&all), logprobs: None })
         });
         let tokens = tokens.collect();
-        if self.ledger.by_hand {
-            self.ledger.steps.lock().unwrap().running.push_back((ended, tokens));
+        if self.by_hand {
+            steps.running.push_back((stage, ended, tokens));
         } else {
             ended.tell(tokens);
         }
     }
 
-    fn copy(&mut self, from: Span<'_>, to: Span<'_>, tokens: Range<usize>) -> u64 {
-        let mut bytes = 0;
-        for at in tokens {
-            let token = *self.ledger.pool(from.pool).slot(from.blocks, at);
-            *self.ledger.pool(to.pool).slot(to.blocks, at) = token;
-            bytes += 4;
+    fn copy(&mut self, Transfer { from, to, tokens, .. }: Transfer<'_>, copied: Copied) -> Option<u64> {
+        let mut steps = self.steps.lock().unwrap();
+        if !self.far {
+            return Some(steps.copy((from.pool, from.blocks), (to.pool, to.blocks), tokens));
         }
-        bytes
+        let lost = [from.pool, to.pool].iter().any(|pool| steps.gone.iter().any(|stage| steps.memories[stage] == *pool));
+        let (from, to) = ((from.pool, from.blocks.to_vec()), (to.pool, to.blocks.to_vec()));
+        steps.copies.push(Copying { copied, from, to, tokens, stopped: lost });
+        None
+    }
+
+    fn stop_copy(&mut self, job: u32) {
+        let mut steps = self.steps.lock().unwrap();
+        steps.copies.iter_mut().filter(|copy| copy.copied.job() == job).for_each(|copy| copy.stopped = true);
+    }
+
+    fn retries(&self) -> u32 {
+        1_000
+    }
+
+    fn welcome(&mut self, stage: u32) {
+        self.steps.lock().unwrap().gone.remove(&stage);
+    }
+
+    fn watch(&mut self, presence: Presence) {
+        self.steps.lock().unwrap().presence = Some(presence);
     }
 }

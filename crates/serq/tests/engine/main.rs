@@ -1,5 +1,6 @@
 //! A program served by instances whose memory shows whether every block had what it should.
 
+mod apart;
 mod ledger;
 mod orders;
 mod pair;
@@ -9,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 
-use ledger::{Books, Ledger, next_token, pool_of};
+use ledger::{Ledger, next_token};
 use serq_engine::decisions::{Decisions, Replayed, replay};
 use serq_engine::request::{Choice, Event, Finish, Mute, Request};
 use serq_engine::sampler::Sampling;
@@ -149,8 +150,7 @@ fn start(sets: &[(&str, String)]) -> Setup {
     let (ledger, _) = Ledger::new(&served, false);
     let log = Log::default();
     let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let instances = Books { pool_of: pool_of(&served), ledger };
-    Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log }
+    Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log }
 }
 
 impl Setup {
@@ -211,14 +211,15 @@ fn the_answer_does_not_depend_on_blocks_chunks_or_where_it_is_computed() {
 
 /// Many at once, in pools that are too small for them, with steps that end in any order, answers
 /// that several want, and clients that go away at any time.
-fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
+///
+/// Where instances are `far`, copies end in any order too, and instances end at any time.
+fn crowd(path: &str, far: bool, seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
     let mut random = Random(seed);
-    let served = served(PAIR, sets);
-    let (ledger, steps) = Ledger::new(&served, true);
+    let served = served(path, sets);
+    let (ledger, steps) = if far { Ledger::far(&served) } else { Ledger::new(&served, true) };
     let log = Log::default();
     let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let instances = Books { pool_of: pool_of(&served), ledger };
-    let service = Service::start(served, Box::new(instances), Some(decisions));
+    let service = Service::start(served, Box::new(ledger), Some(decisions));
     let setup = Setup { service, log };
     let service = &setup.service;
     let mut texts: Vec<Vec<u32>> = Vec::new();
@@ -246,6 +247,11 @@ fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
                 let at = random.below(asked.len() as u64) as usize;
                 drop(asked[at].submitted.take());
             }
+            5 if far && random.below(6) == 0 => {
+                let back = random.below(2) == 0;
+                steps.lock().unwrap().lose(random.below(8) as usize, back);
+            }
+            6 if far && random.below(3) == 0 => steps.lock().unwrap().all_back(),
             _ if running > 0 => steps.lock().unwrap().end(random.below(running as u64) as usize),
             _ => {}
         }
@@ -255,6 +261,10 @@ fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
             break;
         }
         if look.live > 0 && steps.lock().unwrap().running() == 0 {
+            if far {
+                steps.lock().unwrap().all_back();
+                continue;
+            }
             let look = service.look().unwrap();
             assert!(look.live == 0 || steps.lock().unwrap().running() > 0, "{look:#?}");
         }
@@ -276,7 +286,7 @@ fn crowd(seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
     setup.replay()
 }
 
-fn crowds(count: u64, requests: u64) -> Replayed {
+fn crowds(path: &str, far: bool, count: u64, requests: u64) -> Replayed {
     let mut all = Replayed::default();
     for seed in 0..count {
         let block = |nth: u64| [1, 8, 16, 32, 48, 128][(seed * 7 + nth) as usize % 6];
@@ -291,7 +301,7 @@ fn crowds(count: u64, requests: u64) -> Replayed {
             ("B", ["16", "64", "512"][seed as usize / 3 % 3].into()),
             ("seats", ["2", "16"][seed as usize % 2].into()),
         ];
-        let replayed = crowd(seed, requests, &sets);
+        let replayed = crowd(path, far, seed, requests, &sets);
         all.facts += replayed.facts;
         all.decisions += replayed.decisions;
         all.requests += replayed.requests;
@@ -304,8 +314,28 @@ fn crowds(count: u64, requests: u64) -> Replayed {
 /// The answers are right, nothing is left, and a fresh kernel decides every log the same.
 #[test]
 fn a_crowd_in_small_pools_gets_its_answers_and_its_log_is_decided_again() {
-    let all = crowds(36, 40);
+    let all = crowds(PAIR, false, 36, 40);
     assert!(all.requests >= 1_000 && all.preemptions >= 100 && all.evicted >= 1_000, "{all:?}");
+}
+
+/// Two of each, one leg after the other and both at once.
+#[test]
+fn several_instances_are_no_different() {
+    for path in [apart::PAIRS, apart::CONCURRENT] {
+        let all = crowds(path, false, 18, 40);
+        assert!(all.requests >= 500 && all.preemptions >= 20 && all.evicted >= 500, "{path}: {all:?}");
+    }
+}
+
+/// Copies that take time and are given up, instances that end with all they had, at any moment: the answers are
+/// right all the same, nothing is left, and the log is decided again.
+#[test]
+fn a_crowd_gets_its_answers_though_instances_end() {
+    for path in [PAIR, apart::PAIRS, apart::CONCURRENT] {
+        let all = crowds(path, true, 18, 40);
+        // Who is routed again arrives again.
+        assert!(all.requests >= 18 * 40 + 50, "{path}: {all:?}");
+    }
 }
 
 /// Without a model the same decisions are made at the times the program's costs say; the answer is
@@ -342,8 +372,7 @@ fn a_program_that_stops_goes_on_anew() {
     let (ledger, steps) = Ledger::new(&served, true);
     let log = Log::default();
     let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let instances = Books { pool_of: pool_of(&served), ledger };
-    let setup = Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log };
+    let setup = Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log };
     let mut random = Random(3);
     let before = ask(&setup.service, prompt(&mut random, 50), 5, 2);
     assert_eq!(setup.service.look().unwrap().live, 2);
@@ -376,8 +405,7 @@ fn start_served(served: Served) -> Setup {
     let (ledger, _) = Ledger::new(&served, false);
     let log = Log::default();
     let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let instances = Books { pool_of: pool_of(&served), ledger };
-    Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log }
+    Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log }
 }
 
 /// The pair's text with something else in it.

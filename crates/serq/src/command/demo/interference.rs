@@ -105,7 +105,7 @@ fn take(asked: &Asked, times: &mut Vec<Instant>) -> Result<bool, Failure> {
             times.push(at);
             Ok(true)
         }
-        Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Failed(why), .. })) => {
+        Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why), .. })) => {
             Err(Failure::Failed(why))
         }
         Ok((_, Event::Finished { .. })) => Ok(false),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ops::Range;
 use std::process::Command;
 use std::time::Instant;
 
@@ -11,7 +10,7 @@ use serq_engine::chat::{ChatOptions, Message};
 use serq_engine::instances::LocalInstances;
 use serq_engine::request::{Event, Figures, Finish};
 use serq_engine::served::Served;
-use serq_engine::service::{Ended, Instances, Run, Service, Span};
+use serq_engine::service::{Copied, Ended, Instances, Run, Service, Transfer};
 use serq_engine::tokenizer::Specials;
 
 use super::{Sabotage, ask, programs};
@@ -81,7 +80,7 @@ fn answers(service: &Service, prompts: &[Vec<u32>], ends: &[u32]) -> Result<Vec<
         loop {
             match one.events.recv() {
                 Ok((_, Event::Token { token, .. })) => tokens.push(token),
-                Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Failed(why), .. })) => {
+                Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why), .. })) => {
                     return Err(Failure::Failed(why));
                 }
                 Ok((_, Event::Finished { figures, .. })) => {
@@ -116,9 +115,9 @@ impl Instances for Sabotaged {
         self.0.start(stage, runs, ended);
     }
 
-    fn copy(&mut self, from: Span<'_>, to: Span<'_>, tokens: Range<usize>) -> u64 {
-        let half = tokens.start + tokens.len() / 2;
-        self.0.copy(from, to, half..tokens.end)
+    fn copy(&mut self, mut transfer: Transfer<'_>, copied: Copied) -> Option<u64> {
+        transfer.tokens.start += transfer.tokens.len() / 2;
+        self.0.copy(transfer, copied)
     }
 }
 
