@@ -30,6 +30,8 @@ enum Due {
     Next(Option<u32>),
     /// An instance whose KV did not arrive is chosen again.
     Trusted(u32),
+    /// Somebody has waited long enough for an instance.
+    Patience,
 }
 
 /// An instance that is gone.
@@ -73,8 +75,11 @@ struct Driver<'c, const MODELLED: bool> {
     gone: BTreeMap<u32, String>,
     /// Instances that take no new work: sessions from this one on are new.
     draining: BTreeMap<u32, u64>,
-    /// Whose sessions are over and who come again.
+    /// How often an instance came back.
+    came_back: u64,
+    /// Whose sessions are over and who come again: now, or when an instance is back, if it is by then.
     again: Vec<Live>,
+    parked: Vec<(f64, Live)>,
     /// Work that takes no time here.
     done: VecDeque<u32>,
     clock: Clock<Due>,
@@ -89,6 +94,8 @@ struct Driver<'c, const MODELLED: bool> {
 
 /// Seconds for which an instance is passed over whose KV did not arrive.
 const MISTRUST: f64 = 5.0;
+/// Seconds that a request waits for an instance to come back where no other is.
+const PATIENCE: f64 = 10.0;
 
 /// More works that take no time than this, one after another, never end.
 const WORKS_MOST: usize = 100_000;
@@ -125,7 +132,9 @@ pub(super) fn drive<const MODELLED: bool>(
         going: BTreeMap::new(),
         gone: BTreeMap::new(),
         draining: BTreeMap::new(),
+        came_back: 0,
         again: Vec::new(),
+        parked: Vec::new(),
         done: VecDeque::new(),
         clock: Clock::default(),
         next: HashMap::new(),
@@ -292,6 +301,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     self.tell(Fact::WorkEnded { time, job });
                 }
                 Due::Trusted(stage) => self.trust(stage, time),
+                Due::Patience => self.give_up_waiting(time),
                 Due::Step(stage) => {
                     let said = self.steps.get_mut(&stage).into_iter().flatten();
                     let tokens = said.filter(|one| one.upto > 0).map(|one| one.said.take()).collect();
@@ -329,6 +339,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 finish: None,
                 gone_away: false,
                 again: false,
+                waits: false,
+                lost_at: None,
                 started: false,
                 figures: Figures::default(),
             };
@@ -380,6 +392,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             return;
         }
         self.followers.retain(|follower| follower.live.ticket != ticket);
+        self.parked.retain(|(_, live)| live.ticket != ticket);
         let sessions: Vec<u64> = self.live.iter().filter(|(_, l)| l.ticket == ticket).map(|(&s, _)| s).collect();
         for session in sessions {
             if let Some(live) = self.live.get_mut(&session) {
@@ -658,7 +671,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             }
             Err(why) => {
                 self.mistrust(copying.pools[0]);
-                self.route_again(session, &why);
+                self.route_again(session, &why, false);
             }
         }
         for timer in std::mem::take(&mut self.overdue) {
@@ -680,6 +693,19 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let time = self.now();
         self.tell(Fact::Draining { time, stage });
         self.clock.set(Due::Trusted(stage), time + MISTRUST);
+    }
+
+    /// Who has waited too long is told that nobody is there.
+    fn give_up_waiting(&mut self, time: f64) {
+        let over = self.parked.partition_point(|(until, _)| *until <= time);
+        for (_, mut live) in self.parked.drain(..over).collect::<Vec<_>>() {
+            let gone = self.gone.values().next().cloned();
+            live.finish = Some(Finish::Unavailable(gone.unwrap_or_else(|| "no instance for it is there".into())));
+            self.finish(live);
+        }
+        if let Some((until, _)) = self.parked.first() {
+            self.clock.set(Due::Patience, *until);
+        }
     }
 
     fn trust(&mut self, stage: u32, time: f64) {
@@ -714,13 +740,15 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
-    /// What a request had is lost: it begins again with the tokens there are, or fails.
-    fn route_again(&mut self, session: u64, why: &str) {
-        self.mark_lost(session, why);
+    /// What a request had is lost: it begins again with the tokens there are, or fails. If an instance was `absent`, and
+    /// is the second time with none come back, it waits for one.
+    fn route_again(&mut self, session: u64, why: &str, absent: bool) {
+        self.mark_lost(session, why, absent);
         self.cancel(session);
     }
 
-    fn mark_lost(&mut self, session: u64, why: &str) {
+    fn mark_lost(&mut self, session: u64, why: &str, absent: bool) {
+        let came_back = self.came_back;
         let retries = self.instances.as_ref().map_or(0, |instances| instances.retries());
         let Some(live) = self.live.get_mut(&session) else { return };
         if live.gone_away || live.again || live.finish.is_some() {
@@ -729,6 +757,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         if live.figures.retries < retries {
             live.figures.retries += 1;
             live.again = true;
+            live.waits = absent && live.lost_at.replace(came_back) == Some(came_back);
         } else {
             live.finish = Some(Finish::Unavailable(why.to_owned()));
             live.gone_away = true;
@@ -756,6 +785,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             if let Some(instances) = &mut self.instances {
                 instances.welcome(stage);
             }
+            self.came_back += 1;
+            self.clock.stop(Due::Patience);
+            self.again.extend(self.parked.drain(..).map(|(_, live)| live));
         }
     }
 
@@ -765,7 +797,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         for (stage, first) in self.draining.clone() {
             let there = self.kernel.sessions_at(stage);
             for &session in there.iter().filter(|&&session| session >= first) {
-                self.route_again(session, "it takes no new work");
+                self.route_again(session, "the only instance for it takes no new work", true);
             }
             if there.is_empty() {
                 self.draining.remove(&stage);
@@ -796,7 +828,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     live.has_run(stage);
                 }
             }
-            there.iter().for_each(|&session| self.mark_lost(session, &why));
+            there.iter().for_each(|&session| self.mark_lost(session, &why, true));
             let time = self.now();
             self.tell(Fact::Gone { time, stage });
             self.gone.insert(stage, why);
@@ -812,7 +844,13 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.led.push(session);
         if std::mem::take(&mut live.again) && !live.gone_away {
             live.shares.clear();
-            self.again.push(live);
+            if std::mem::take(&mut live.waits) {
+                let until = self.time + PATIENCE;
+                self.clock.set(Due::Patience, self.parked.first().map_or(until, |(until, _)| *until));
+                self.parked.push((until, live));
+            } else {
+                self.again.push(live);
+            }
         } else {
             self.finish(live);
         }
@@ -915,7 +953,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             InstanceLook { name: instance.name, memory: instance.pool as usize, running, steps }
         });
         Look {
-            live: self.live.len() as u64 + self.followers.len() as u64,
+            live: (self.live.len() + self.followers.len() + self.parked.len()) as u64,
             pools: pools.collect(),
             instances: instances.collect(),
         }
@@ -925,7 +963,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn take_all(&mut self) -> Vec<Live> {
         let live = std::mem::take(&mut self.live).into_values();
         let followers = self.followers.drain(..).map(|follower| follower.live);
-        live.chain(followers).chain(self.again.drain(..)).collect()
+        live.chain(followers).chain(self.again.drain(..)).chain(self.parked.drain(..).map(|(_, live)| live)).collect()
     }
 
     /// Nobody is served any more.

@@ -35,6 +35,9 @@ pub(super) struct Live {
     pub(super) gone_away: bool,
     /// Its session is over, and another one comes.
     pub(super) again: bool,
+    /// … once an instance is back: it was lost twice since the last one was, at these many comings back.
+    pub(super) waits: bool,
+    pub(super) lost_at: Option<u64>,
     pub(super) started: bool,
     pub(super) figures: Figures,
 }
