@@ -18,7 +18,7 @@ use crate::served::Served;
 use crate::service::{Copied, Ended, Instances, Presence, Run, Span, Transfer};
 
 /// From a dial that failed to the next one.
-const REDIAL: Duration = Duration::from_millis(500);
+const REDIAL: Duration = Duration::from_millis(100);
 /// Times a load is tried again over the same blocks, where that may help.
 const LOAD_RETRIES: u32 = 1;
 
