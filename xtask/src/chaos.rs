@@ -42,7 +42,7 @@ const PROGRAM: &str = "examples/local/2p2d_smollm2.sq";
 const REQUESTS: usize = 24;
 const CLIENTS: usize = 6;
 /// An answer that takes longer is lost.
-const ANSWER: Duration = Duration::from_secs(120);
+const ANSWER: Duration = Duration::from_secs(60);
 /// What takes longer to be as it was never will be.
 const SETTLED: Duration = Duration::from_secs(180);
 
@@ -134,9 +134,7 @@ impl Deployment {
         let began = Instant::now();
         while !is(self) {
             if began.elapsed() > SETTLED {
-                let metrics = self.get("/metrics").map(|(_, text)| text).unwrap_or_default();
-                let held = metrics.lines().filter(|line| line.starts_with("serq_pool_used") || line.starts_with("serq_instance"));
-                return Err(format!("in vain for {SETTLED:?}: {what}\n{}", held.collect::<Vec<_>>().join("\n")));
+                return Err(format!("in vain for {SETTLED:?}: {what}\n{}", self.state()));
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -145,6 +143,13 @@ impl Deployment {
 
     fn get(&self, path: &str) -> Result<(u16, String), String> {
         exchange(&self.address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+    }
+
+    /// What is held, and on its way.
+    fn state(&self) -> String {
+        let metrics = self.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+        let told = |line: &&str| line.starts_with("serq_") && !line.ends_with(" 0") && !line.contains("_cap{");
+        metrics.lines().filter(told).collect::<Vec<_>>().join("\n")
     }
 
     /// Blocks that somebody holds, and blocks that nobody alive owns.
@@ -271,9 +276,9 @@ pub fn chaos(arguments: &Arguments) -> Result<String, String> {
         stop.store(true, Ordering::SeqCst);
         killed
     });
-    killed?;
-    if let Some(problem) = problem.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(problem);
+    let problem = problem.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(problem) = killed.err().or(problem) {
+        return Err(format!("{problem}\n{}", deployment.state()));
     }
     // All at once, and nobody waits for an answer.
     let mut given_up = Vec::new();

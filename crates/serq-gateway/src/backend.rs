@@ -45,6 +45,16 @@ pub trait Backend: Send + Sync + 'static {
     /// Why not, in a sentence for the client: it gets 503.
     fn ready(&self) -> Result<(), String>;
 
+    /// Whether requests should come here rather than elsewhere: what `/health` says. Those that come are taken as
+    /// long as [`Backend::ready`].
+    ///
+    /// # Errors
+    ///
+    /// Why not, in a sentence.
+    fn healthy(&self) -> Result<(), String> {
+        self.ready()
+    }
+
     /// A prompt's token ids: the chat template, then the tokenizer. Called on a thread that may
     /// be blocked.
     ///

@@ -118,24 +118,24 @@ impl<B: Backend> Service<B> {
             _ => return Err(method_not_allowed("GET, HEAD")),
         };
         check_media(headers)?;
-        self.ready()?;
+        self.ready(self.backend.ready())?;
         let parameters = Parameters::read(endpoint, Body::parse(&body?)?, self.backend.models())?;
         self.generate(parameters, arrival).await
     }
 
-    fn ready(&self) -> Result<(), ApiError> {
+    fn ready(&self, backend: Result<(), String>) -> Result<(), ApiError> {
         let unavailable = |code, message| Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
         if self.draining.load(Ordering::Relaxed) {
             return unavailable("shutting_down", "the server is shutting down".to_owned());
         }
-        self.backend.ready().or_else(|why| unavailable("not_ready", why))
+        backend.or_else(|why| unavailable("not_ready", why))
     }
 
     /// The pages that only show something.
     fn look(&self, route: &Route) -> Result<Response<ResponseBody<B::Events>>, ApiError> {
         let page = match route {
             Route::Health => {
-                self.ready()?;
+                self.ready(self.backend.healthy())?;
                 json!({"status": "ok"})
             }
             Route::Metrics => {

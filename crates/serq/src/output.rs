@@ -22,7 +22,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Says a line on standard error, without colours where they are not wanted. Nobody listening is no failure.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(anstream::stderr(), "{line}");
+    // In one piece: other processes say theirs beside it.
+    let _ = anstream::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Whether a person is looking at standard output.

@@ -247,7 +247,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.tell(Fact::Due);
             self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
-            if self.done.is_empty() && self.led.is_empty() && self.again.is_empty() && !self.end_stuck() {
+            let again = !self.again.is_empty() || self.gone.keys().any(|&stage| !self.kernel.sessions_at(stage).is_empty());
+            if self.done.is_empty() && self.led.is_empty() && !again && !self.end_stuck() {
                 break;
             }
         }
@@ -779,7 +780,12 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn come_back(&mut self, stage: u32) {
         if let Some(going) = self.going.get_mut(&stage) {
             going.back = true;
-        } else if self.gone.remove(&stage).is_some() {
+        } else if let Some(why) = self.gone.remove(&stage) {
+            // Who got there meanwhile is not there for who comes back.
+            if !self.kernel.sessions_at(stage).is_empty() {
+                self.going.insert(stage, Going { why, back: true });
+                return;
+            }
             let time = self.now();
             self.tell(Fact::Back { time, stage });
             if let Some(instances) = &mut self.instances {

@@ -100,9 +100,14 @@ impl Backend for EngineBackend {
     }
 
     fn ready(&self) -> Result<(), String> {
-        if !self.service.is_serving() {
-            return Err("the instances are gone".into());
+        match self.service.is_serving() {
+            true => Ok(()),
+            false => Err("the instances are gone".into()),
         }
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        self.ready()?;
         let looks = self.peers.as_ref().map_or_else(Vec::new, Peers::look);
         let queue = |look: &PeerLook| look.instance.split('[').next().unwrap_or_default().to_owned();
         // Of each queue one at least is there.

@@ -184,8 +184,11 @@ fn work_behind(
         incarnation: incarnation(),
         ways: ways.to_vec(),
         cores: 1,
-        // Who is not reached is given up soon.
-        transfer: TransferConfig { connect_us: 1_000_000, ..TransferConfig::default() },
+        // Who is not reached through a network that is cut is given up soon.
+        transfer: match behind {
+            Some(_) => TransferConfig { connect_us: 1_000_000, ..TransferConfig::default() },
+            None => TransferConfig::default(),
+        },
     };
     let name = instance.to_owned();
     Worker::start(options, memory, &Identity::of(program, checkpoint), model, move |note| eprintln!("{name}: {note}"))

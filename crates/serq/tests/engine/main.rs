@@ -242,6 +242,10 @@ fn crowd(path: &str, far: bool, seed: u64, requests: u64, sets: &[(&str, String)
                 let choices = if random.below(8) == 0 { 3 } else { 1 };
                 asked.push(ask(service, text, 1 + random.below(40) as usize, choices));
                 came += 1;
+                if far && random.below(4) == 0 {
+                    // It may come back between an arrival and what follows from it.
+                    steps.lock().unwrap().all_back();
+                }
             }
             4 if !asked.is_empty() && random.below(4) == 0 => {
                 let at = random.below(asked.len() as u64) as usize;
