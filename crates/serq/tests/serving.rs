@@ -277,6 +277,75 @@ fn processes_that_are_killed_cost_no_text() {
     assert!(!metrics.lines().any(|line| line.starts_with("serq_pool_left{") && !line.ends_with(" 0")), "{metrics}");
 }
 
+/// Ports that these processes listen at, as the system lists them.
+#[cfg(target_os = "linux")]
+fn listening(processes: &[String]) -> Vec<u16> {
+    let mut sockets = Vec::new();
+    for process in processes {
+        for file in std::fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
+            let Ok(target) = std::fs::read_link(file.unwrap().path()) else { continue };
+            let name = target.to_string_lossy().into_owned();
+            sockets.extend(name.strip_prefix("socket:[").map(|rest| rest.trim_end_matches(']').to_owned()));
+        }
+    }
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    // A listener's state is 0A.
+    let listeners = rows.filter(|row| row[3] == "0A" && sockets.iter().any(|socket| socket == row[9]));
+    listeners.map(|row| u16::from_str_radix(row[1].split(':').nth(1).unwrap(), 16).unwrap()).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn resident_bytes(process: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// On every port, as the system lists them: garbage, endless lengths, half greetings, and what others were heard to
+/// say. Nobody gets in, nothing grows, everybody is served.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_does_not_know_the_token_gets_nowhere_on_any_port() {
+    let server = Server::start(&[PAIR, "--set", "thr=8", "--processes", "--transport", "tcp"]);
+    let parent = server.process.id().to_string();
+    let listed = Command::new("pgrep").args(["-P", &parent]).output().unwrap();
+    let mut processes: Vec<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
+    processes.push(parent);
+    let body = json!({"model": "tiny", "prompt": [5, 6, 7, 8, 9, 10, 11, 12, 13, 14], "max_tokens": 8, "ignore_eos": true, "temperature": 0});
+    let text = server.post("/v1/completions", &body)["choices"][0]["text"].clone();
+    let ports = listening(&processes);
+    // The server's, its own end of the links, and two of each instance.
+    assert_eq!(ports.len(), 6, "{ports:?}");
+    let before: Vec<usize> = processes.iter().map(|process| resident_bytes(process)).collect();
+    let mut garbage: Vec<Vec<u8>> = vec![vec![0; 4096], vec![0xff; 4096], b"SERQ-KV1".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec()];
+    garbage.push([&b"SERQ-KV1"[..], &[7; 400]].concat());
+    for round in 0..40 {
+        for port in &ports {
+            for bytes in &garbage {
+                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", *port)) else { continue };
+                stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+                let _ = stream.write_all(bytes);
+                if round == 0 {
+                    // What it says first is said by nobody else, and again it proves nothing.
+                    let mut heard = [0; 64];
+                    let count = stream.read(&mut heard).unwrap_or(0);
+                    let _ = stream.write_all(&heard[..count]);
+                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                    let mut rest = Vec::new();
+                    let _ = stream.read_to_end(&mut rest);
+                    assert!(rest.len() < 4096, "port {port} says much to a stranger");
+                }
+            }
+        }
+    }
+    assert_eq!(server.post("/v1/completions", &body)["choices"][0]["text"], text);
+    for (process, before) in processes.iter().zip(before) {
+        let after = resident_bytes(process);
+        assert!(after < before + (32 << 20), "process {process} grew from {before} to {after} bytes");
+    }
+}
+
 #[test]
 fn what_cannot_be_served_is_said_in_a_sentence() {
     let cases: [(&[&str], &str); 17] = [
