@@ -182,10 +182,11 @@ fn body(nth: usize) -> Value {
     let mut random = Random(nth as u64);
     let tokens = 10 + random.below(400);
     // Some begin alike.
-    let prompt: Vec<u64> = (0..tokens).map(|at| if at < 48 { (nth as u64 % 3) * 7 + at } else { random.below(256) }).collect();
+    let prompt: Vec<u64> =
+        (0..tokens).map(|at| if at < 48 { (nth as u64 % 3) * 7 + at } else { random.below(256) }).collect();
     json!({
         "model": "tiny", "prompt": prompt, "max_tokens": 8 + random.below(24), "ignore_eos": true,
-        "temperature": if nth % 2 == 0 { 0.0 } else { 0.7 }, "seed": nth,
+        "temperature": if nth.is_multiple_of(2) { 0.0 } else { 0.7 }, "seed": nth,
     })
 }
 
@@ -203,7 +204,9 @@ fn ask(address: &str, nth: usize) -> Result<Result<String, String>, String> {
     let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     match status {
         200 => Ok(Ok(answer["choices"][0]["text"].to_string())),
-        503 | 500 if answer["error"]["message"].is_string() => Ok(Err(format!("{status}: {}", answer["error"]["message"]))),
+        503 | 500 if answer["error"]["message"].is_string() => {
+            Ok(Err(format!("{status}: {}", answer["error"]["message"])))
+        }
         _ => Err(format!("{status}: {text}")),
     }
 }
@@ -219,7 +222,8 @@ pub fn chaos(arguments: &Arguments) -> Result<String, String> {
     let texts: Vec<String> = (0..REQUESTS)
         .map(|nth| ask(&deployment.address, nth)?.map_err(|error| format!("before any kill: {error}")))
         .collect::<Result<_, String>>()?;
-    let (stop, answered, failed) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(BTreeMap::<String, u64>::new()));
+    let (stop, answered, failed) =
+        (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(BTreeMap::<String, u64>::new()));
     let problem: Mutex<Option<String>> = Mutex::new(None);
     let mut random = Random(arguments.seed);
     let mut did: BTreeMap<String, u64> = BTreeMap::new();
@@ -297,10 +301,10 @@ pub fn chaos(arguments: &Arguments) -> Result<String, String> {
     let settled = deployment.until("all instances are there and nothing is held", |here| {
         here.get("/health").is_ok_and(|(status, _)| status == 200) && here.held() == Some((0.0, 0.0))
     })?;
-    for nth in 0..20 {
+    for (nth, before) in texts.iter().enumerate().take(20) {
         let text = ask(&deployment.address, nth)?.map_err(|error| format!("in the end: {error}"))?;
-        if text != texts[nth] {
-            return Err(format!("in the end request {nth} is answered {text} and was {}", texts[nth]));
+        if text != *before {
+            return Err(format!("in the end request {nth} is answered {text} and was {before}"));
         }
     }
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, chaos, citations, differential, faults, identity, layers, mutate, oracle, ordered, schema, seed, tables, versions,
+    bench, chaos, citations, differential, faults, identity, layers, mutate, oracle, ordered, schema, seed, tables,
+    versions,
 };
 
 /// The project's chores.

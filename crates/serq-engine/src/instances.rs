@@ -98,7 +98,13 @@ impl LocalInstances {
 }
 
 /// A step: the forward pass, and a token for each run that wants one.
-pub(crate) fn compute(runner: &mut Runner, model: &Model, workers: &Workers, store: &KvStore, runs: &[Run]) -> Vec<Option<Token>> {
+pub(crate) fn compute(
+    runner: &mut Runner,
+    model: &Model,
+    workers: &Workers,
+    store: &KvStore,
+    runs: &[Run],
+) -> Vec<Option<Token>> {
     let parts: Vec<Part<'_>> = runs
         .iter()
         .map(|run| Part { tokens: &run.tokens, start: run.start, blocks: &run.blocks, next: run.next.is_some() })

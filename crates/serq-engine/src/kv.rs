@@ -53,8 +53,7 @@ impl KvStore {
         model: &str,
         staging_bytes: usize,
     ) -> Result<(Self, Memory), String> {
-        let descriptor =
-            Descriptor { instance: instance.into(), model: model.into(), ..descriptor(layout, blocks) };
+        let descriptor = Descriptor { instance: instance.into(), model: model.into(), ..descriptor(layout, blocks) };
         let memory = Memory::new(descriptor.clone(), staging_bytes)?;
         Ok((Self { layout, blocks, memory: Arc::clone(&memory.region), descriptor }, memory))
     }

@@ -108,7 +108,9 @@ impl Kernel<'_> {
 pub(crate) fn indexed_by(program: &ir::Program, families: &Families, attribute: u32) -> Vec<Family> {
     let mut pools: Vec<u32> = Vec::new();
     let mut see = |pool: &ir::PoolRef| {
-        if matches!(pool.member.as_deref(), Some(ir::Expr::Attribute(a)) if *a == attribute) && !pools.contains(&pool.pool) {
+        if matches!(pool.member.as_deref(), Some(ir::Expr::Attribute(a)) if *a == attribute)
+            && !pools.contains(&pool.pool)
+        {
             pools.push(pool.pool);
         }
     };

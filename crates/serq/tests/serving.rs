@@ -318,7 +318,8 @@ fn who_does_not_know_the_token_gets_nowhere_on_any_port() {
     // The server's, its own end of the links, and two of each instance.
     assert_eq!(ports.len(), 6, "{ports:?}");
     let before: Vec<usize> = processes.iter().map(|process| resident_bytes(process)).collect();
-    let mut garbage: Vec<Vec<u8>> = vec![vec![0; 4096], vec![0xff; 4096], b"SERQ-KV1".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec()];
+    let mut garbage: Vec<Vec<u8>> =
+        vec![vec![0; 4096], vec![0xff; 4096], b"SERQ-KV1".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec()];
     garbage.push([&b"SERQ-KV1"[..], &[7; 400]].concat());
     for round in 0..40 {
         for port in &ports {
@@ -352,7 +353,10 @@ fn what_cannot_be_served_is_said_in_a_sentence() {
         (&["gateway", PAIR, "--peers", "P=127.0.0.1:1,D=127.0.0.1:2"], "who does not know it is turned away"),
         (&["gateway", PAIR, "--peers", "P:127.0.0.1"], "`P[0]=127.0.0.1:7000` is meant"),
         (&["instance", PAIR, "--queue", "Q[0]", "--token-file", "README.md"], "has no instance Q[0]; it has P, D"),
-        (&["instance", PAIR, "--queue", "P", "--transport", "pigeon", "--token-file", "README.md"], "`shm` or `tcp` is meant"),
+        (
+            &["instance", PAIR, "--queue", "P", "--transport", "pigeon", "--token-file", "README.md"],
+            "`shm` or `tcp` is meant",
+        ),
         (&["up", PAIR, "--processes", "--modelled"], "cannot be used with"),
         (&["up", PAIR, "--model", "nobody"], "no model, file or folder is called `nobody`"),
         (&["up", PAIR, "--set", "blocksP=100000000"], "at most"),

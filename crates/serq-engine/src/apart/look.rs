@@ -40,7 +40,8 @@ pub(super) fn look(model: &Model, store: &Arc<KvStore>) -> impl FnMut(u32, usize
             for (at, found) in out.iter().enumerate() {
                 let (token, head, nth) = (at / dim / heads, at / dim % heads, at % dim);
                 let query = &queries[(token * heads + head) * dim..][..dim];
-                let row = |half, token| Row { layer: layer as u32, half, head: head / (heads / layout.kv_heads), token };
+                let row =
+                    |half, token| Row { layer: layer as u32, half, head: head / (heads / layout.kv_heads), token };
                 let expected = attended(query, token, |half, token, nth| canary::number(row(half, token), nth), nth);
                 if (f64::from(*found) - expected).abs() > within {
                     return Err(format!(
@@ -58,7 +59,8 @@ fn attended(query: &[f32], token: usize, number: impl Fn(Half, usize, usize) -> 
     let scale = 1.0 / (query.len() as f64).sqrt();
     let (mut weights, mut sum) = (0.0, 0.0);
     for position in 0..=token {
-        let products = query.iter().enumerate().map(|(dim, q)| f64::from(*q) * f64::from(number(Half::Keys, position, dim)));
+        let products =
+            query.iter().enumerate().map(|(dim, q)| f64::from(*q) * f64::from(number(Half::Keys, position, dim)));
         let weight = (products.sum::<f64>() * scale).exp();
         weights += weight;
         sum += weight * f64::from(number(Half::Values, position, nth));

@@ -153,12 +153,8 @@ impl RemoteInstances {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let options = Options { listen, reached_at: None, token, incarnation, ways: vec![Way::Tcp] };
         let node = Node::start(options, Arc::new(nothing)).map_err(|error| format!("no port is free: {error}"))?;
-        let shared = Arc::new(Shared {
-            node,
-            asked: Mutex::default(),
-            peers: Mutex::new(peers),
-            down: AtomicBool::new(false),
-        });
+        let shared =
+            Arc::new(Shared { node, asked: Mutex::default(), peers: Mutex::new(peers), down: AtomicBool::new(false) });
         let here = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("serq-instances".into())
@@ -531,7 +527,8 @@ impl Exchange<'_> {
     fn begin(&mut self, link: LinkId, nth: usize, ready: (SocketAddr, String, String, u64, u32)) {
         let mut peers = lock(&self.shared.peers);
         let differs = peers.iter().enumerate().find_map(|(other, peer)| {
-            let (_, arithmetic, compatibility, ..) = peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
+            let (_, arithmetic, compatibility, ..) =
+                peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
             let alike = *arithmetic == ready.1 && *compatibility == ready.2;
             (!alike).then(|| format!("it computes in {}, and {} in {arithmetic}", ready.1, peer.at.instance))
         });

@@ -41,19 +41,42 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// It serves.
-    Ready { kv: SocketAddr, arithmetic: String, compatibility: String, kv_bytes: u64, threads: u32 },
+    Ready {
+        kv: SocketAddr,
+        arithmetic: String,
+        compatibility: String,
+        kv_bytes: u64,
+        threads: u32,
+    },
     /// It does not, and why.
-    Refused { why: String },
+    Refused {
+        why: String,
+    },
     /// It is there.
     Pulse(Counts),
     /// The step's tokens.
-    StepEnded { number: u64, tokens: Vec<Option<Token>> },
-    Offered { id: u128, offer: Offer },
+    StepEnded {
+        number: u64,
+        tokens: Vec<Option<Token>>,
+    },
+    Offered {
+        id: u128,
+        offer: Offer,
+    },
     /// The blocks are the scheduler's again; `false`: they were never leased.
-    Released { id: u128, leased: bool },
+    Released {
+        id: u128,
+        leased: bool,
+    },
     /// The KV is there and right, so many bytes.
-    Loaded { id: u128, bytes: u64 },
-    LoadFailed { id: u128, why: String },
+    Loaded {
+        id: u128,
+        bytes: u64,
+    },
+    LoadFailed {
+        id: u128,
+        why: String,
+    },
     /// It goes down: no new work, please.
     Draining,
 }

@@ -86,8 +86,18 @@ impl Worker {
         model: &Arc<Model>,
         note: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, String> {
-        let WorkerOptions { instance, listen, kv_listen, reached_at, kv_reached_at, token, incarnation, ways, cores, transfer } =
-            options;
+        let WorkerOptions {
+            instance,
+            listen,
+            kv_listen,
+            reached_at,
+            kv_reached_at,
+            token,
+            incarnation,
+            ways,
+            cores,
+            transfer,
+        } = options;
         let layout = model.kv_layout(blocks.block);
         let name = format!("{} in {:?}, {}", hex(&identity.model), model.compute(), model.path()).to_lowercase();
         let (store, memory) = KvStore::shared(layout, blocks.blocks, &instance, &name, STAGING)?;

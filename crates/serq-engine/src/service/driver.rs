@@ -9,7 +9,9 @@ use serq_kernel::{Action, Fault, Held, Kernel, Move};
 
 use super::clock::Clock;
 use super::live::{Computing, Copying, Follower, Live};
-use super::{Copied, Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Span, Ticket, Told, Transfer};
+use super::{
+    Copied, Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Span, Ticket, Told, Transfer,
+};
 use crate::contents::{BEGINNING, Contents};
 use crate::decisions::{Decision, Decisions, Fact};
 use crate::outside::{Outside, tell};
@@ -247,7 +249,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.tell(Fact::Due);
             self.kernel.drain_touched_pools(&mut self.world, |_, _, _| ());
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
-            let again = !self.again.is_empty() || self.gone.keys().any(|&stage| !self.kernel.sessions_at(stage).is_empty());
+            let again =
+                !self.again.is_empty() || self.gone.keys().any(|&stage| !self.kernel.sessions_at(stage).is_empty());
             if self.done.is_empty() && self.led.is_empty() && !again && !self.end_stuck() {
                 break;
             }
@@ -437,7 +440,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     None => self.clock.stop(Due::Next(stage)),
                 },
                 Action::StartFlow { job } => {
-                    if self.start_flow(job) && !MODELLED {
+                    let done = self.start_flow(job);
+                    if done && !MODELLED {
                         self.done.push_back(job);
                     }
                 }
@@ -633,7 +637,10 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let pushed = self.served.pushes(flow.stage);
         let (pools, admission, session) = ([from.pool, to.pool], flow.to.admission, flow.session);
         let copying = Copying { session, pools, admission, tokens: start..upto };
-        let lost = self.going.iter().find(|(stage, _)| pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
+        let lost = self
+            .going
+            .iter()
+            .find(|(stage, _)| pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
         let moved = match &mut self.instances {
             Some(_) if let Some((_, Going { why, .. })) = lost => {
                 self.heard.push_back(Told::Copied { job, moved: Err(why.clone()) });
@@ -908,7 +915,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 instances.stop_copy(job);
             }
         }
-        while !MODELLED && !(self.steps.is_empty() && self.copying.is_empty()) {
+        let under_way = |driver: &Self| !driver.steps.is_empty() || !driver.copying.is_empty();
+        while !MODELLED && under_way(self) {
             match self.facts.recv() {
                 Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
                 Ok(Told::Copied { job, .. }) => drop(self.copying.remove(&job)),

@@ -105,7 +105,9 @@ impl SecretFlags {
             None => match std::env::var(TOKEN_VARIABLE) {
                 Ok(secret) => secret.into_bytes(),
                 Err(_) => {
-                    let message = format!("--token-file or the variable {TOKEN_VARIABLE} is needed: who does not know it is turned away");
+                    let message = format!(
+                        "--token-file or the variable {TOKEN_VARIABLE} is needed: who does not know it is turned away"
+                    );
                     return Err(Failure::Usage(message));
                 }
             },
@@ -171,8 +173,7 @@ impl Instance {
         };
         let name = named.name.clone();
         let note = move |note: &str| output::tell(&format!("{name}: {note}"));
-        let worker =
-            Worker::start(options, named.memory, &identity, &packed.model, note).map_err(Failure::Failed)?;
+        let worker = Worker::start(options, named.memory, &identity, &packed.model, note).map_err(Failure::Failed)?;
         let (model, s) = (&packed.model, if packed.cores == 1 { "" } else { "s" });
         output::print(&format!(
             "  {:6} ready   block {block}   {blocks} blocks = {} tokens, {:.0} MB   {} thread{s}\n  model  {}, {}, {} kernels\n  {LISTENING}{} for its gateway, {} for KV\n",

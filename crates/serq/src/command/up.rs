@@ -137,11 +137,7 @@ pub(crate) fn served(file: &str, settings: &SettingFlags, messages: &MessageFlag
 }
 
 /// The log of decisions, where one is wanted.
-pub(crate) fn decisions(
-    path: Option<&PathBuf>,
-    served: &Served,
-    modelled: bool,
-) -> Result<Option<Decisions>, Failure> {
+pub(crate) fn decisions(path: Option<&PathBuf>, served: &Served, modelled: bool) -> Result<Option<Decisions>, Failure> {
     let Some(path) = path else { return Ok(None) };
     let file = File::create(path).map_err(|error| output::cannot("write", path, &error))?;
     let log = Log { file, path: path.clone(), failed: false };

@@ -220,7 +220,14 @@ impl Backend for EngineBackend {
             let waiting = memory.waiting.into();
             add("vllm:num_requests_waiting", "Requests that wait for KV blocks.", false, "engine", name, waiting);
             let preemptions = memory.counts.preemptions as f64;
-            add("vllm:num_preemptions_total", "Requests that lost their blocks to others.", true, "engine", name, preemptions);
+            add(
+                "vllm:num_preemptions_total",
+                "Requests that lost their blocks to others.",
+                true,
+                "engine",
+                name,
+                preemptions,
+            );
         }
         for peer in self.peers.as_ref().map_or_else(Vec::new, Peers::look) {
             let name = &peer.instance;

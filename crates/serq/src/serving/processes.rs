@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,9 @@ impl One {
                     Ok(again) => {
                         child = again;
                         let (instance, process) = (&place.instance, child.id());
-                        output::tell(&format!("{instance}: its process ended ({status}); process {process} follows it"));
+                        output::tell(&format!(
+                            "{instance}: its process ended ({status}); process {process} follows it"
+                        ));
                     }
                     Err(why) => output::tell(&why),
                 }

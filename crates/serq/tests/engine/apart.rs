@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serq_engine::apart::{At, Identity, Peers, RemoteInstances, Token, TransferConfig, Way, Worker, WorkerOptions};
@@ -79,7 +79,8 @@ impl Deployment {
         let log = Log::default();
         let decisions = Decisions::new(&program, false, Box::new(log.clone()));
         let remote =
-            RemoteInstances::start(&program, identity, &at, token(), incarnation(), 10, |note| eprintln!("{note}")).unwrap();
+            RemoteInstances::start(&program, identity, &at, token(), incarnation(), 10, |note| eprintln!("{note}"))
+                .unwrap();
         let peers = remote.peers();
         let service = Service::start(program, Box::new(remote), Some(decisions));
         let (sets, ways) = (sets.to_vec(), ways.to_vec());
@@ -429,8 +430,7 @@ fn who_does_not_belong_is_turned_away() {
             transfer: TransferConfig::default(),
         };
         let memory = program.instances()[1].memory;
-        let second =
-            Worker::start(options, memory, &Identity::of(of, checkpoint_of), model_of, |_| ()).unwrap();
+        let second = Worker::start(options, memory, &Identity::of(of, checkpoint_of), model_of, |_| ()).unwrap();
         let at = [("P", first.address()), ("D", second.address())]
             .map(|(instance, address)| At { instance: instance.into(), address });
         let identity = Identity::of(&program, &checkpoint);

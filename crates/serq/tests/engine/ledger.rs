@@ -174,7 +174,8 @@ impl Instances for Ledger {
         if !self.far {
             return Some(steps.copy((from.pool, from.blocks), (to.pool, to.blocks), tokens));
         }
-        let lost = [from.pool, to.pool].iter().any(|pool| steps.gone.iter().any(|stage| steps.memories[stage] == *pool));
+        let lost =
+            [from.pool, to.pool].iter().any(|pool| steps.gone.iter().any(|stage| steps.memories[stage] == *pool));
         let (from, to) = ((from.pool, from.blocks.to_vec()), (to.pool, to.blocks.to_vec()));
         steps.copies.push(Copying { copied, from, to, tokens, stopped: lost });
         None

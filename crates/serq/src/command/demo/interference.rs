@@ -105,9 +105,10 @@ fn take(asked: &Asked, times: &mut Vec<Instant>) -> Result<bool, Failure> {
             times.push(at);
             Ok(true)
         }
-        Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why), .. })) => {
-            Err(Failure::Failed(why))
-        }
+        Ok((
+            _,
+            Event::Finished { finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why), .. },
+        )) => Err(Failure::Failed(why)),
         Ok((_, Event::Finished { .. })) => Ok(false),
         Err(_) => Err(Failure::Failed("the instances are gone".into())),
     }

@@ -80,7 +80,13 @@ fn answers(service: &Service, prompts: &[Vec<u32>], ends: &[u32]) -> Result<Vec<
         loop {
             match one.events.recv() {
                 Ok((_, Event::Token { token, .. })) => tokens.push(token),
-                Ok((_, Event::Finished { finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why), .. })) => {
+                Ok((
+                    _,
+                    Event::Finished {
+                        finish: Finish::Refused(why) | Finish::Unavailable(why) | Finish::Failed(why),
+                        ..
+                    },
+                )) => {
                     return Err(Failure::Failed(why));
                 }
                 Ok((_, Event::Finished { figures, .. })) => {
