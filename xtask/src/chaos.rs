@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Kills (-9), and stops that are continued.
     #[arg(long, default_value_t = 200)]
     pub kills: u64,
+    /// What is served.
+    #[arg(long, default_value = "examples/local/2p2d_smollm2.sq")]
+    pub program: String,
     /// As `serq instance --transport`.
     #[arg(long, default_value = "shm")]
     pub transport: String,
@@ -37,7 +40,6 @@ pub struct Arguments {
     pub serq: PathBuf,
 }
 
-const PROGRAM: &str = "examples/local/2p2d_smollm2.sq";
 /// Different requests; each is asked again and again.
 const REQUESTS: usize = 24;
 const CLIENTS: usize = 6;
@@ -94,7 +96,7 @@ fn named(line: &str, word: &str) -> Option<(String, u32)> {
 impl Deployment {
     fn start(arguments: &Arguments) -> Result<Self, String> {
         let mut process = Command::new(&arguments.serq)
-            .args(["up", PROGRAM, "--processes", "--port", "0", "--retries", "10", "--set", "thr=8"])
+            .args(["up", &arguments.program, "--processes", "--port", "0", "--retries", "10", "--set", "thr=8"])
             .args(["--set", "blocksP=256", "--set", "blocksD=128", "--transport", &arguments.transport])
             .current_dir(root())
             .stdout(Stdio::piped())

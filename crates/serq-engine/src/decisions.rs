@@ -184,7 +184,7 @@ impl Decision {
                 Self::Step { stage, runs: kernel.runs(stage).map(run).collect() }
             }
             Action::StartFlow { job } => match kernel.flow(job) {
-                Some(Flow { session, from, to, tokens, .. }) => Self::Flow {
+                Some(Flow { session, from, to, tokens }) => Self::Flow {
                     job,
                     session: Some(session),
                     from: from.blocks.to_vec(),

@@ -106,8 +106,12 @@ pub struct Figures {
     pub tokens: usize,
     /// Tokens whose KV was copied from one instance to another.
     pub tokens_moved: usize,
+    /// Of these, tokens that went while later ones were computed.
+    pub tokens_early: usize,
     /// Bytes of them.
     pub kv_bytes_moved: u64,
+    /// Seconds that the request waited for copies: from when it had all of the prompt's KV to read.
+    pub transfer_wait: f64,
     /// How often it was routed again, after an instance was gone or a copy had failed.
     pub retries: u32,
     /// What the program observed of it, in clock units.

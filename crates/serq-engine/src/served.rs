@@ -10,7 +10,7 @@
 //! looked at. `asynchronous` is not either: a step is planned when the one before it is over.
 
 use serq_ir::{BuiltIn, Evict, Expr, Program, StageKind, Stmt, StmtKind, each_stmt};
-use serq_kernel::Code;
+use serq_kernel::{Code, Held};
 
 /// The most blocks of one pool.
 const BLOCKS_MAX: f64 = (1u64 << 22) as f64;
@@ -149,12 +149,17 @@ impl Served {
         Ok(Self { memories, instances, code, program })
     }
 
-    /// Whether the source of a flow writes: `P push D latency x …` has its wait at `P.nic`, which a flow runs over
-    /// first.
-    pub(crate) fn pushes(&self, stage: u32) -> bool {
-        let family = self.code.stage_members().nth(stage as usize).map(|(_, family, _)| family);
-        let nic = family.map(|family| format!("{}.latency", self.program.stages[family as usize].name));
+    /// Whether KV is written by who has it: `P push D latency x …` has its wait at `P.nic`, `D pull P` at `D.nic`.
+    pub(crate) fn pushes(&self, pool: u32) -> bool {
+        let family = self.code.pool_members().nth(pool as usize).map(|(_, family, _)| family);
+        let name = family.map_or("", |family| &self.program.pools[family as usize].name);
+        let nic = name.split('.').next().map(|queue| format!("{queue}.nic.latency"));
         self.program.stages.iter().any(|stage| Some(&stage.name) == nic.as_ref())
+    }
+
+    /// Tokens that the blocks of a share have room for.
+    pub(crate) fn room(&self, held: &Held<'_>) -> usize {
+        held.blocks.len() * self.memories[held.pool as usize].expect("the blocks of an instance").block
     }
 
     /// The instances, in declaration order.

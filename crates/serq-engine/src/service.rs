@@ -74,6 +74,12 @@ pub struct Span<'a> {
     pub blocks: &'a [u32],
 }
 
+impl<'a> Span<'a> {
+    fn of(held: &serq_kernel::Held<'a>) -> Self {
+        Self { pool: held.pool, blocks: held.blocks }
+    }
+}
+
 /// Keys and values on their way.
 #[derive(Clone, Debug)]
 pub struct Transfer<'a> {
@@ -96,9 +102,14 @@ pub trait Instances: Send {
     /// Copies keys and values from one pool's blocks to another's. Answers how many bytes, where it is done; else its end is told to `copied`.
     fn copy(&mut self, transfer: Transfer<'_>, copied: Copied) -> Option<u64>;
 
+    /// Whether a copy takes time, so that it is worth to begin it before all of it is there.
+    fn takes_time(&self) -> bool {
+        false
+    }
+
     /// A copy that was begun is not wanted any more. Its end is told all the same, as soon as nothing of it
     /// reads or writes.
-    fn stop_copy(&mut self, _job: u32) {}
+    fn stop_copy(&mut self, _copy: u64) {}
 
     /// How often a request is routed again whose instance is gone, or whose copy failed. Then it fails.
     fn retries(&self) -> u32 {
@@ -133,19 +144,19 @@ impl Ended {
 /// To whom the end of a copy is told.
 pub struct Copied {
     told: Sender<Told>,
-    job: u32,
+    copy: u64,
 }
 
 impl Copied {
     /// Its number, for [`Instances::stop_copy`].
-    pub fn job(&self) -> u32 {
-        self.job
+    pub fn copy(&self) -> u64 {
+        self.copy
     }
 
     /// The copy is over: so many bytes arrived whole, or why they did not.
     pub fn tell(self, moved: Result<u64, String>) {
         // Who is not there any more need not know.
-        let _ = self.told.send(Told::Copied { job: self.job, moved });
+        let _ = self.told.send(Told::Copied { copy: self.copy, moved });
     }
 }
 
@@ -182,7 +193,7 @@ enum Told {
     Submitted { ticket: Ticket, request: Request, sink: Sink },
     GoneAway { ticket: Ticket },
     StepEnded { stage: u32, tokens: Vec<Option<Token>> },
-    Copied { job: u32, moved: Result<u64, String> },
+    Copied { copy: u64, moved: Result<u64, String> },
     Gone { stage: u32, why: String },
     Back { stage: u32 },
     Draining { stage: u32 },

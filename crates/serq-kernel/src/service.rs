@@ -71,8 +71,6 @@ pub struct Flow<'k> {
     pub to: Held<'k>,
     /// How many tokens go.
     pub tokens: f64,
-    /// Member of the first stage it runs over: the source's.
-    pub stage: u32,
 }
 
 /// What a session's prompts begin with that others may begin with too.
@@ -149,7 +147,25 @@ impl<'p> Kernel<'p> {
             from: self.held(lease.share, lease.hold.admission)?,
             to: self.held(session.shares[at], hold.admission)?,
             tokens: job.remaining,
-            stage: job.stages[0],
+        })
+    }
+
+    /// What a session that waits for its legs holds meanwhile, of numbered blocks: its innermost share.
+    pub fn awaiting(&self, serial: u64) -> Option<Held<'_>> {
+        let slot = self.session_of(serial)?;
+        let session = &self.sessions[slot as usize];
+        let at = session.shares.iter().rposition(|share| !share.released && share.table != NO_TABLE)?;
+        let hold = session.holds[self.hold_of_share(slot, at as u32)];
+        (session.status == Status::Joining).then(|| self.held(session.shares[at], hold.admission))?
+    }
+
+    /// What a leg of a session that is not over holds of a pool.
+    pub fn held_by_leg(&self, serial: u64, pool: u32) -> Option<Held<'_>> {
+        let slot = self.session_of(serial)?;
+        self.legs_of(slot).into_iter().find_map(|leg| {
+            let share = self.innermost_share(leg, pool)?;
+            let hold = self.sessions[leg as usize].holds[self.hold_of_share(leg, share)];
+            self.held(self.sessions[leg as usize].shares[share as usize], hold.admission)
         })
     }
 

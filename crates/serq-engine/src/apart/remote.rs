@@ -68,7 +68,7 @@ struct Shared {
 enum Asked {
     Watch(Presence),
     Copy { copied: Copied, source: usize, target: usize, from: BlockTable, to: BlockTable, pushed: bool },
-    Stop { job: u32 },
+    Stop { copy: u64 },
     Dismiss { stage: u32 },
 }
 
@@ -240,8 +240,12 @@ impl Instances for RemoteInstances {
         None
     }
 
-    fn stop_copy(&mut self, job: u32) {
-        self.ask(Asked::Stop { job });
+    fn takes_time(&self) -> bool {
+        true
+    }
+
+    fn stop_copy(&mut self, copy: u64) {
+        self.ask(Asked::Stop { copy });
     }
 
     fn dismiss(&mut self, stage: u32) {
@@ -363,8 +367,8 @@ impl Exchange<'_> {
                     [Err(why), _] | [_, Err(why)] => copied.tell(Err(why)),
                 }
             }
-            Asked::Stop { job } => {
-                let id = self.moving.iter().find(|(_, moving)| moving.copied.job() == job).map(|(&id, _)| id);
+            Asked::Stop { copy } => {
+                let id = self.moving.iter().find(|(_, moving)| moving.copied.copy() == copy).map(|(&id, _)| id);
                 if let Some(id) = id {
                     self.stop(id);
                 }

@@ -36,6 +36,15 @@ enum Due {
     Patience,
 }
 
+/// A read of the kernel's.
+#[derive(Clone, Copy)]
+struct Read {
+    job: u32,
+    /// When it began, and how many tokens it was to bring then.
+    began: f64,
+    tokens: f64,
+}
+
 /// An instance that is gone.
 struct Going {
     why: String,
@@ -68,8 +77,11 @@ struct Driver<'c, const MODELLED: bool> {
     events: Vec<(Ticket, Event)>,
     /// By stage: what the running step computes.
     steps: BTreeMap<u32, Vec<Computing>>,
-    /// By job: reads under way.
-    copying: BTreeMap<u32, Copying>,
+    /// By number: copies under way, and how many there have been.
+    copying: BTreeMap<u64, Copying>,
+    copies: u64,
+    /// By session: its read that is under way, or waits for a copy that began before it.
+    reads: BTreeMap<u64, Read>,
     /// Timers of leases that are read, whose time is over.
     overdue: Vec<u32>,
     /// By stage: instances that are gone, first those of which the kernel is to be told.
@@ -130,6 +142,8 @@ pub(super) fn drive<const MODELLED: bool>(
         events: Vec::new(),
         steps: BTreeMap::new(),
         copying: BTreeMap::new(),
+        copies: 0,
+        reads: BTreeMap::new(),
         overdue: Vec::new(),
         going: BTreeMap::new(),
         gone: BTreeMap::new(),
@@ -196,7 +210,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             Told::Submitted { ticket, request, sink } => self.submit(ticket, request, sink),
             Told::GoneAway { ticket } => self.go_away(ticket),
             Told::StepEnded { stage, tokens } => self.end_step(stage, tokens),
-            Told::Copied { job, moved } => self.end_copy(job, moved),
+            Told::Copied { copy, moved } => self.end_copy(copy, moved),
             Told::Gone { stage, why } => self.go(stage, why),
             Told::Back { stage } => self.come_back(stage),
             Told::Draining { stage } => {
@@ -430,6 +444,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 Action::StartWork { job, .. } => self.done.push_back(job),
                 Action::StopWork { job } => {
                     self.clock.stop(Due::Work(job));
+                    self.reads.retain(|_, read| read.job != job);
                     self.done.retain(|&waiting| waiting != job);
                 }
                 Action::NextFinish { stage, next } if MODELLED => match next {
@@ -456,18 +471,27 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                         live.figures.observed.insert(name, value);
                     }
                 }
-                // Nobody else has anything of the pool.
-                Action::Session { session, what: Move::Preempted { pool }, .. }
-                    if self.kernel.pool_state(pool).used == 0.0 =>
-                {
-                    self.preempted.push((session, pool));
-                }
+                Action::Session { session, what: Move::Preempted { pool }, .. } => self.preempt(session, pool),
                 Action::Ended { session } => self.end(session),
                 _ => {}
             }
         }
         debug_assert!(self.world.actions.is_empty(), "nothing is told while actions are done");
         self.world.actions = actions;
+    }
+
+    /// Somebody's blocks are others' from now on.
+    fn preempt(&mut self, session: u64, pool: u32) {
+        // Nobody else has anything of the pool.
+        if self.kernel.pool_state(pool).used == 0.0 {
+            self.preempted.push((session, pool));
+        }
+        for (&copy, copying) in self.copying.iter_mut().filter(|(_, copying)| copying.session == session) {
+            copying.spoiled = true;
+            if let Some(instances) = &mut self.instances {
+                instances.stop_copy(copy);
+            }
+        }
     }
 
     fn start_step(&mut self, stage: u32) {
@@ -572,6 +596,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             }
         }
         self.tell(Fact::StepEnded { time, stage });
+        if self.instances.as_ref().is_some_and(|instances| instances.takes_time()) {
+            computed.iter().for_each(|one| self.copy_early(one.session, one.pool));
+        }
         for Computing { session, .. } in computed {
             if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) {
                 self.cancel(session);
@@ -623,63 +650,133 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
     fn start_flow(&mut self, job: u32) -> bool {
         let Some(flow) = self.kernel.flow(job) else { return true };
-        let Some(live) = self.live.get_mut(&flow.session) else { return true };
+        let session = flow.session;
+        // For the kernel its rest gets less as time goes by.
+        let read = *self.reads.entry(session).or_insert(Read { job, began: self.time, tokens: flow.tokens });
+        if self.copying.values().any(|copying| copying.session == session) {
+            // What began before this is in its way, and does a part of it.
+            return false;
+        }
+        self.reads.remove(&session);
+        let Some(live) = self.live.get_mut(&session) else { return true };
         let from_computed = live.computed(&flow.from);
         let start = live.computed(&flow.to);
-        let block_of = |pool: u32| self.served.memories[pool as usize].expect("the blocks of an instance").block;
-        let room = |held: &Held<'_>| held.blocks.len() * block_of(held.pool);
-        let upto = (start + flow.tokens.ceil() as usize).min(from_computed).min(room(&flow.from)).min(room(&flow.to));
+        let upto = (start + read.tokens.ceil() as usize).min(from_computed);
+        let upto = upto.min(self.served.room(&flow.from)).min(self.served.room(&flow.to));
         if start >= upto {
+            live.figures.transfer_wait += self.time - read.began;
             return true;
         }
-        let from = Span { pool: flow.from.pool, blocks: flow.from.blocks };
-        let to = Span { pool: flow.to.pool, blocks: flow.to.blocks };
-        let pushed = self.served.pushes(flow.stage);
-        let (pools, admission, session) = ([from.pool, to.pool], flow.to.admission, flow.session);
-        let copying = Copying { session, pools, admission, tokens: start..upto };
+        let pushed = self.served.pushes(flow.from.pool);
+        let (from, to) = (Span::of(&flow.from), Span::of(&flow.to));
+        let copying = Copying {
+            session,
+            pools: [from.pool, to.pool],
+            admission: flow.to.admission,
+            tokens: start..upto,
+            job: Some(job),
+            spoiled: false,
+        };
+        let Some(instances) = &mut self.instances else {
+            self.count_copied(&copying, 0);
+            return true;
+        };
+        self.copies += 1;
         let lost = self
             .going
             .iter()
-            .find(|(stage, _)| pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
-        let moved = match &mut self.instances {
-            Some(_) if let Some((_, Going { why, .. })) = lost => {
-                self.heard.push_back(Told::Copied { job, moved: Err(why.clone()) });
+            .find(|(stage, _)| copying.pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
+        let moved = match lost {
+            Some((_, Going { why, .. })) => {
+                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
                 None
             }
-            Some(instances) => {
+            None => {
                 let transfer = Transfer { from, to, tokens: start..upto, pushed };
-                instances.copy(transfer, Copied { told: self.told.clone(), job })
+                instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies })
             }
-            None => Some(0),
         };
         match moved {
             Some(bytes) => self.count_copied(&copying, bytes),
-            None => drop(self.copying.insert(job, copying)),
+            None => {
+                self.reads.insert(session, read);
+                self.copying.insert(self.copies, copying);
+            }
         }
         moved.is_some()
+    }
+
+    /// A leg's prefill got further, and its session waits for it with blocks of its own: what is computed goes there
+    /// while the rest is computed.
+    fn copy_early(&mut self, session: u64, pool: u32) {
+        if self.copying.values().any(|copying| copying.session == session) {
+            return;
+        }
+        let (Some(to), Some(from)) = (self.kernel.awaiting(session), self.kernel.held_by_leg(session, pool)) else {
+            return;
+        };
+        let (Some(live), Some(instances)) = (self.live.get_mut(&session), &mut self.instances) else { return };
+        if to.pool == pool || live.gone_away || live.again {
+            return;
+        }
+        let (start, computed) = (live.computed(&to), live.computed(&from));
+        let upto = computed.min(self.served.room(&from)).min(self.served.room(&to));
+        let absent = self.going.keys().chain(self.gone.keys());
+        let mut absent = absent.filter_map(|&stage| self.served.instances[stage as usize]);
+        if start >= upto || absent.any(|memory| memory == pool || memory == to.pool) {
+            return;
+        }
+        self.copies += 1;
+        let tokens = start..upto;
+        let (pools, admission) = ([pool, to.pool], to.admission);
+        let copying = Copying { session, pools, admission, tokens: tokens.clone(), job: None, spoiled: false };
+        let transfer = Transfer { from: Span::of(&from), to: Span::of(&to), tokens, pushed: self.served.pushes(pool) };
+        match instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies }) {
+            Some(bytes) => self.count_copied(&copying, bytes),
+            None => drop(self.copying.insert(self.copies, copying)),
+        }
     }
 
     fn count_copied(&mut self, copying: &Copying, bytes: u64) {
         let Some(live) = self.live.get_mut(&copying.session) else { return };
         live.figures.kv_bytes_moved += bytes;
         live.figures.tokens_moved += copying.tokens.len();
+        if copying.job.is_none() {
+            live.figures.tokens_early += copying.tokens.len();
+        }
         live.has_copied(copying.pools[1], copying.admission, copying.tokens.end);
     }
 
     /// A copy is over, and nothing of it touches a block any more.
-    fn end_copy(&mut self, job: u32, moved: Result<u64, String>) {
-        let Some(copying) = self.copying.remove(&job) else { return };
+    fn end_copy(&mut self, copy: u64, moved: Result<u64, String>) {
+        let Some(copying) = self.copying.remove(&copy) else { return };
         let session = copying.session;
-        match moved {
+        let time = self.now();
+        match (moved, copying.job) {
             _ if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) => self.cancel(session),
-            Ok(bytes) => {
+            (Ok(bytes), Some(job)) => {
                 self.count_copied(&copying, bytes);
-                let time = self.now();
+                if let Some(Read { began, .. }) = self.reads.remove(&session)
+                    && let Some(live) = self.live.get_mut(&session)
+                {
+                    live.figures.transfer_wait += time - began;
+                }
                 self.tell(Fact::WorkEnded { time, job });
             }
-            Err(why) => {
+            (Err(why), Some(_)) => {
                 self.mistrust(copying.pools[0]);
                 self.route_again(session, &why, false);
+            }
+            (moved, None) => {
+                // What it did not bring is a part of the read.
+                if let Some(bytes) = moved.ok().filter(|_| !copying.spoiled) {
+                    self.count_copied(&copying, bytes);
+                }
+                if let Some(&Read { job, .. }) = self.reads.get(&session)
+                    && self.start_flow(job)
+                {
+                    self.done.push_back(job);
+                }
             }
         }
         for timer in std::mem::take(&mut self.overdue) {
@@ -736,10 +833,10 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// Ends a session, once nothing writes to its blocks or reads them.
     fn cancel(&mut self, session: u64) {
         let mut reads = false;
-        for (&job, _) in self.copying.iter().filter(|(_, copying)| copying.session == session) {
+        for (&copy, _) in self.copying.iter().filter(|(_, copying)| copying.session == session) {
             reads = true;
             if let Some(instances) = &mut self.instances {
-                instances.stop_copy(job);
+                instances.stop_copy(copy);
             }
         }
         if !reads && self.live.get(&session).is_some_and(|live| live.running.is_empty()) {
@@ -777,9 +874,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.going.insert(stage, Going { why, back: false });
         let memory = self.served.instances[stage as usize];
         let touched = self.copying.iter().filter(|(_, copying)| copying.pools.iter().any(|&pool| Some(pool) == memory));
-        for (&job, _) in touched {
+        for (&copy, _) in touched {
             if let Some(instances) = &mut self.instances {
-                instances.stop_copy(job);
+                instances.stop_copy(copy);
             }
         }
     }
@@ -855,6 +952,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     fn end(&mut self, session: u64) {
         let Some(mut live) = self.live.remove(&session) else { return };
         self.led.push(session);
+        self.reads.remove(&session);
         if std::mem::take(&mut live.again) && !live.gone_away {
             live.shares.clear();
             if std::mem::take(&mut live.waits) {
@@ -910,16 +1008,16 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         self.led.clear();
         // What still runs writes to blocks that will be free.
-        for &job in self.copying.keys() {
+        for &copy in self.copying.keys() {
             if let Some(instances) = &mut self.instances {
-                instances.stop_copy(job);
+                instances.stop_copy(copy);
             }
         }
         let under_way = |driver: &Self| !driver.steps.is_empty() || !driver.copying.is_empty();
         while !MODELLED && under_way(self) {
             match self.facts.recv() {
                 Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
-                Ok(Told::Copied { job, .. }) => drop(self.copying.remove(&job)),
+                Ok(Told::Copied { copy, .. }) => drop(self.copying.remove(&copy)),
                 Ok(other) => {
                     if let Told::Gone { stage, .. } = &other {
                         self.steps.remove(stage);
@@ -931,6 +1029,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         self.steps.clear();
         self.copying.clear();
+        self.reads.clear();
         self.overdue.clear();
         // Those that were gone still are.
         let gone = std::mem::take(&mut self.gone).into_iter();

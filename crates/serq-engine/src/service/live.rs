@@ -108,8 +108,13 @@ pub(super) struct Copying {
     pub(super) session: u64,
     /// Pools whose blocks it reads, and writes.
     pub(super) pools: [u32; 2],
+    /// Of the hold it writes to.
     pub(super) admission: u64,
     pub(super) tokens: Range<usize>,
+    /// The kernel's read, which it is for; `None`: it began before that.
+    pub(super) job: Option<u32>,
+    /// What it reads was given away meanwhile.
+    pub(super) spoiled: bool,
 }
 
 /// One that came with others, and waits for the first of them to have the prompt computed.

@@ -323,6 +323,8 @@ fn events_of(tokenizer: &Tokenizer, event: request::Event) -> Vec<Told> {
             let mut observed: Vec<(String, f64)> = figures.observed.into_iter().collect();
             observed.push(("kv_tokens_moved".into(), figures.tokens_moved as f64));
             observed.push(("retries".into(), f64::from(figures.retries)));
+            observed.push(("kv_tokens_early".into(), figures.tokens_early as f64));
+            observed.push(("kv_transfer_wait".into(), figures.transfer_wait));
             observed.push(("kv_bytes_moved".into(), figures.kv_bytes_moved as f64));
             events.push(Event::Observed(observed));
             events.push(Event::Finished { choice: choice as u32, reason, cached_tokens: figures.tokens_cached as u32 });

@@ -11,6 +11,7 @@ use serq_engine::apart::{At, Identity, Peers, RemoteInstances, Token, TransferCo
 use serq_engine::instances::LocalInstances;
 use serq_engine::kernels::{Compute, Path as Kernels};
 use serq_engine::model::Model;
+use serq_engine::request::Figures;
 use serq_engine::weights::Checkpoint;
 
 use super::*;
@@ -258,6 +259,20 @@ impl Proxy {
     }
 }
 
+/// An answer's tokens, and its figures.
+fn to_the_end(asked: &Asked) -> (Vec<u32>, Figures) {
+    let mut tokens = Vec::new();
+    loop {
+        match asked.events.recv().expect("it is finished") {
+            Event::Token { token, .. } => tokens.push(token),
+            Event::Finished { finish, figures, .. } => {
+                assert!(matches!(finish, Finish::Length), "{finish:?}");
+                return (tokens, figures);
+            }
+        }
+    }
+}
+
 /// A prompt, how it is sampled, and how it goes on.
 type Text = (Vec<u32>, Sampling, Vec<u32>);
 
@@ -313,20 +328,26 @@ fn texts_do_not_depend_on_where_instances_are() {
             let program = &programs[(nth + 2 * usize::from(way == Way::Tcp)) % programs.len()];
             let deployment = Deployment::start(program, &sets, &[way]);
             let asked = deployment.ask(&texts);
-            let mut moved = 0;
+            let (mut moved, mut early) = (0, 0);
             for (asked, answer) in &asked {
-                let (answers, _, tokens) = collect(asked);
-                assert_eq!(answers[&0], **answer, "blocks of {from} to {to}, {way}");
-                moved += tokens;
+                let (tokens, figures) = to_the_end(asked);
+                assert_eq!(tokens, **answer, "blocks of {from} to {to}, {way}");
+                moved += figures.tokens_moved;
+                early += figures.tokens_early;
             }
             assert!(moved > 500, "{moved} tokens went from one to another");
+            // Prompts of more than a budget are computed in chunks, which go while the next is computed.
+            assert_eq!(early > 0, program.contains("fork"), "{early} tokens went early");
             let counted = |name: &str| -> u64 {
                 let looks = deployment.peers.look();
                 let counts = looks.iter().flat_map(|look| &look.counts);
                 counts.filter(|(of, ..)| *of == name).map(|(.., count)| count).sum()
             };
             deployment.until("loads are counted", |_| counted("serq_kv_loads_total") > 0);
-            assert_eq!(counted("serq_kv_loads_failed_total"), 0);
+            // One that began early is given up when what it reads is preempted.
+            if !program.contains("fork") {
+                assert_eq!(counted("serq_kv_loads_failed_total"), 0);
+            }
             deployment.clean();
         }
     }
@@ -348,17 +369,8 @@ fn an_instance_that_ends_costs_no_text() {
         deployment.kill(nth);
         deployment.restart(nth);
         for (asked, answer) in &asked {
-            let mut tokens = Vec::new();
-            loop {
-                match asked.events.recv().expect("it is finished") {
-                    Event::Token { token, .. } => tokens.push(token),
-                    Event::Finished { finish, figures, .. } => {
-                        assert!(matches!(finish, Finish::Length), "{finish:?}");
-                        retries += figures.retries;
-                        break;
-                    }
-                }
-            }
+            let (tokens, figures) = to_the_end(asked);
+            retries += figures.retries;
             // The event that was waited for is missing at the front of one.
             assert!(answer.ends_with(&tokens) && tokens.len() + 1 >= answer.len(), "{tokens:?} of {answer:?}");
         }

@@ -181,9 +181,13 @@ impl Instances for Ledger {
         None
     }
 
-    fn stop_copy(&mut self, job: u32) {
+    fn takes_time(&self) -> bool {
+        self.far
+    }
+
+    fn stop_copy(&mut self, copy: u64) {
         let mut steps = self.steps.lock().unwrap();
-        steps.copies.iter_mut().filter(|copy| copy.copied.job() == job).for_each(|copy| copy.stopped = true);
+        steps.copies.iter_mut().filter(|of| of.copied.copy() == copy).for_each(|of| of.stopped = true);
     }
 
     fn retries(&self) -> u32 {
