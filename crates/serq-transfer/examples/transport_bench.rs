@@ -5,15 +5,19 @@
 //! ```
 //!
 //! Medians of 30 (`--smoke`: 2, and no bars), all in one run, taken in turns. The paged read is of 512 tokens of a SmolLM2: 32 blocks of 16
-//! tokens, 368,640 bytes each, scattered on both sides.
+//! tokens, 368,640 bytes each, scattered on both sides; or, by NIXL, also the same bytes in 1,920 pieces, as layers by themselves
+//! have them. NIXL is measured where `SERQ_NIXL` names it, beside a loop of its own calls.
 
+use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serq_transfer::memory::{Mapping, Region};
+use serq_transfer::nixl::{Agent, Begun, Target, available};
 use serq_transfer::transport::{Event, LinkId, Node, Options, Piece, PostId, Token, Way};
 
 const LARGE: u64 = 64 << 20;
@@ -21,10 +25,14 @@ const BLOCK: u64 = 16 * 23_040;
 const BLOCKS: u64 = 32;
 const ROUNDS: usize = 30;
 
-fn node(way: Way) -> Node {
+fn memory() -> Arc<Region> {
     let memory = Arc::new(Region::new((LARGE + 4096) as usize).expect("memory"));
     // Every page is there before anything is measured.
     (0..LARGE).step_by(4096).for_each(|at| memory.write(at, &[1; 4096]).expect("a page of it"));
+    memory
+}
+
+fn node(way: Way) -> Node {
     let token = Token::new("a token for a bench alone").expect("it is long");
     let options = Options {
         listen: "127.0.0.1:0".parse().expect("an address"),
@@ -33,7 +41,13 @@ fn node(way: Way) -> Node {
         incarnation: 1,
         ways: vec![way],
     };
-    Node::start(options, memory).expect("a node")
+    Node::start(options, memory()).expect("a node")
+}
+
+/// The ways that are there.
+fn ways() -> Vec<Way> {
+    let nixl = std::env::var_os("SERQ_NIXL").is_some() && available().is_ok();
+    [Way::Tcp, Way::Shm].into_iter().chain(nixl.then_some(Way::Nixl)).collect()
 }
 
 fn wait<T>(node: &Node, found: impl Fn(Event) -> Option<T>) -> T {
@@ -45,12 +59,16 @@ fn wait<T>(node: &Node, found: impl Fn(Event) -> Option<T>) -> T {
     }
 }
 
-/// The other process: a node for each way, and a plain socket that sends what is asked for.
+/// The other process: a node for each way, a plain socket that sends what is asked for, and an agent of NIXL's.
 fn serve() {
-    let nodes = [node(Way::Tcp), node(Way::Shm)];
+    let nodes: Vec<Node> = ways().into_iter().map(node).collect();
+    let agent = nodes.get(2).map(|_| Agent::new(&memory(), true).expect("an agent"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let plain = listener.local_addr().expect("its address");
-    println!("{} {} {plain}", nodes[0].address(), nodes[1].address());
+    println!("{}", listener.local_addr().expect("its address"));
+    nodes.iter().for_each(|node| println!("{}", node.address()));
+    if let Some(agent) = &agent {
+        println!("{}", serde_json::to_string(agent.offer()).expect("JSON"));
+    }
     let memory = vec![1_u8; LARGE as usize];
     let (mut stream, _) = listener.accept().expect("who measures");
     stream.set_nodelay(true).expect("a socket");
@@ -58,6 +76,32 @@ fn serve() {
     while stream.read_exact(&mut asked).is_ok() {
         stream.write_all(&memory[..u64::from_le_bytes(asked) as usize]).expect("who asked");
     }
+}
+
+/// What is measured.
+struct Case {
+    name: &'static str,
+    bytes: u64,
+    seconds: Vec<f64>,
+    run: Box<dyn Fn()>,
+}
+
+fn case(name: &'static str, bytes: u64, run: impl Fn() + 'static) -> Case {
+    Case { name, bytes, seconds: Vec::new(), run: Box::new(run) }
+}
+
+/// NIXL's calls and nothing around them.
+fn read_raw(agent: &mut Agent, pieces: &[Piece]) {
+    match agent.begin(pieces, Target::Memory).expect("a peer") {
+        Begun::Landed => {}
+        Begun::UnderWay(read) => while !agent.look(read).expect("a peer") {},
+        Begun::Refused => panic!("there are such bytes"),
+    }
+}
+
+/// So many pieces, backwards here: no two lie together on both sides.
+fn scattered(count: u64, bytes: u64) -> Vec<Piece> {
+    (0..count).map(|nth| Piece { here: (count - 1 - nth) * bytes, there: (nth * 7 % count) * bytes, bytes }).collect()
 }
 
 fn main() {
@@ -68,91 +112,106 @@ fn main() {
     let smoke = argument.as_deref() == Some("--smoke");
     let program = std::env::current_exe().expect("this program");
     let mut peer = Command::new(program).arg("peer").stdout(Stdio::piped()).spawn().expect("the other process");
-    let mut line = String::new();
-    BufReader::new(peer.stdout.take().expect("its output")).read_line(&mut line).expect("its addresses");
-    let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().expect("an address")).collect();
-    let linked: Vec<(Node, LinkId)> = [Way::Tcp, Way::Shm]
+    let mut lines = BufReader::new(peer.stdout.take().expect("its output")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    let address = |text: String| text.parse::<SocketAddr>().expect("an address");
+    let plain = address(line());
+    let linked: Vec<Arc<(Node, LinkId)>> = ways()
         .into_iter()
-        .zip(&addresses)
-        .map(|(way, address)| {
+        .map(|way| {
             let node = node(way);
-            node.dial(*address);
-            let link = wait(&node, |event| match event {
+            let began = Instant::now();
+            node.dial(address(line()));
+            let (link, found) = wait(&node, |event| match event {
                 Event::Linked { link, way: found, .. } => Some((link, found)),
                 _ => None,
             });
-            assert_eq!(link.1, way);
-            (node, link.0)
+            assert_eq!(found, way);
+            println!("linked by {way:<4} {:22.3} ms", began.elapsed().as_secs_f64() * 1e3);
+            Arc::new((node, link))
         })
         .collect();
-    let mut plain = TcpStream::connect(addresses[2]).expect("the plain socket");
+    let plain = TcpStream::connect(plain).expect("the plain socket");
     plain.set_nodelay(true).expect("a socket");
     let own = Mapping::new(linked[1].0.memory().place()).expect("its own memory");
     let copy = Region::new(LARGE as usize).expect("memory");
-    let mut buffer = vec![1_u8; LARGE as usize];
+    let buffer = RefCell::new(vec![1_u8; LARGE as usize]);
 
     let whole = |bytes| vec![Piece { here: 0, there: 0, bytes }];
-    // Backwards here: no two blocks lie together on both sides.
-    let paged: Vec<Piece> = (0..BLOCKS)
-        .map(|nth| Piece { here: (BLOCKS - 1 - nth) * BLOCK, there: (nth * 7 % BLOCKS) * BLOCK, bytes: BLOCK })
-        .collect();
-    let mut posts = 0;
-    let mut read = |(node, link): &(Node, LinkId), pieces: Vec<Piece>| {
-        posts += 1;
-        let post = PostId(posts);
-        node.read(*link, post, pieces);
-        let landed = wait(node, |event| match event {
-            Event::Ended { post: of, landed } if of == post => Some(landed),
-            _ => None,
-        });
-        assert!(landed);
+    let posts = Rc::new(Cell::new(0));
+    let read = |nth: usize, pieces: Vec<Piece>| {
+        let (linked, posts) = (Arc::clone(&linked[nth]), Rc::clone(&posts));
+        move || {
+            let (node, link) = &*linked;
+            posts.set(posts.get() + 1);
+            let post = PostId(posts.get());
+            node.read(*link, post, pieces.clone());
+            let landed = wait(node, |event| match event {
+                Event::Ended { post: of, landed } if of == post => Some(landed),
+                _ => None,
+            });
+            assert!(landed);
+        }
     };
-    let names = [
-        "memcpy",
-        "shm",
-        "plain socket",
-        "tcp",
-        "shm, one piece",
-        "shm, 32 blocks",
-        "tcp, one piece",
-        "tcp, 32 blocks",
+    const PAGED: u64 = BLOCKS * BLOCK;
+    let mut cases = vec![
+        case("memcpy", LARGE, move || copy.write_from(0, &own, 0, LARGE).expect("all of it")),
+        case("shm", LARGE, read(1, whole(LARGE))),
+        case("plain socket", LARGE, move || {
+            (&plain).write_all(&LARGE.to_le_bytes()).expect("the other process");
+            (&plain).read_exact(&mut buffer.borrow_mut()).expect("the other process");
+        }),
+        case("tcp", LARGE, read(0, whole(LARGE))),
+        case("shm, one piece", PAGED, read(1, whole(PAGED))),
+        case("shm, 32 blocks", PAGED, read(1, scattered(BLOCKS, BLOCK))),
+        case("tcp, one piece", PAGED, read(0, whole(PAGED))),
+        case("tcp, 32 blocks", PAGED, read(0, scattered(BLOCKS, BLOCK))),
     ];
-    let mut seconds = vec![Vec::new(); names.len()];
+    let mut bars = vec![
+        ("shm of memcpy", "memcpy", "shm", 0.8, true),
+        ("tcp of a plain socket", "plain socket", "tcp", 0.8, true),
+        ("32 blocks, times one piece, shm", "shm, 32 blocks", "shm, one piece", 1.3, false),
+    ];
+    if linked.len() > 2 {
+        let mut agent = Agent::new(&memory(), true).expect("an agent");
+        agent.join(&serde_json::from_str(&line()).expect("an offer")).expect("an agent's offer");
+        let agent = Rc::new(RefCell::new(agent));
+        for (raw, name, bytes, pieces) in [
+            ("nixl alone", "nixl", LARGE, whole(LARGE)),
+            ("nixl alone, 32 blocks", "nixl, 32 blocks", PAGED, scattered(BLOCKS, BLOCK)),
+            ("nixl alone, 1920 pieces", "nixl, 1920 pieces", PAGED, scattered(1920, PAGED / 1920)),
+        ] {
+            let (agent, same) = (Rc::clone(&agent), pieces.clone());
+            cases.push(case(raw, bytes, move || read_raw(&mut agent.borrow_mut(), &same)));
+            cases.push(case(name, bytes, read(2, pieces)));
+        }
+        bars.push(("nixl of nixl alone", "nixl alone", "nixl", 0.9, true));
+        bars.push(("nixl of nixl alone, 32 blocks", "nixl alone, 32 blocks", "nixl, 32 blocks", 0.9, true));
+        bars.push(("nixl of nixl alone, 1920 pieces", "nixl alone, 1920 pieces", "nixl, 1920 pieces", 0.9, true));
+    } else {
+        println!("nixl is left out: {}", available().err().unwrap_or_else(|| "SERQ_NIXL names no folder".into()));
+    }
     for _ in 0..if smoke { 2 } else { ROUNDS } {
-        for (nth, seconds) in seconds.iter_mut().enumerate() {
+        for case in &mut cases {
             let began = Instant::now();
-            match nth {
-                0 => copy.write_from(0, &own, 0, LARGE).expect("all of it"),
-                1 => read(&linked[1], whole(LARGE)),
-                2 => {
-                    plain.write_all(&LARGE.to_le_bytes()).expect("the other process");
-                    plain.read_exact(&mut buffer).expect("the other process");
-                }
-                3 => read(&linked[0], whole(LARGE)),
-                4 => read(&linked[1], whole(BLOCKS * BLOCK)),
-                5 => read(&linked[1], paged.clone()),
-                6 => read(&linked[0], whole(BLOCKS * BLOCK)),
-                _ => read(&linked[0], paged.clone()),
-            }
-            seconds.push(began.elapsed().as_secs_f64());
+            (case.run)();
+            case.seconds.push(began.elapsed().as_secs_f64());
         }
     }
-    let median = |seconds: &mut Vec<f64>| {
-        seconds.sort_by(f64::total_cmp);
-        seconds[seconds.len() / 2]
-    };
-    let medians: Vec<f64> = seconds.iter_mut().map(median).collect();
-    for (nth, (name, seconds)) in names.iter().zip(&medians).enumerate() {
-        let bytes = if nth < 4 { LARGE } else { BLOCKS * BLOCK } as f64;
-        println!("{name:16} {:8.1} MB {:8.3} ms {:6.2} GB/s", bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9);
-    }
-    let bars = [
-        ("shm of memcpy", medians[0] / medians[1], 0.8, true),
-        ("tcp of a plain socket", medians[2] / medians[3], 0.8, true),
-        ("32 blocks, times one piece, shm", medians[5] / medians[4], 1.3, false),
-    ];
+    let medians: Vec<(&str, f64)> = cases
+        .iter_mut()
+        .map(|case| {
+            case.seconds.sort_by(f64::total_cmp);
+            let (seconds, bytes) = (case.seconds[case.seconds.len() / 2], case.bytes as f64);
+            let rate = bytes / seconds / 1e9;
+            println!("{:24} {:8.1} MB {:8.3} ms {rate:6.2} GB/s", case.name, bytes / 1e6, seconds * 1e3);
+            (case.name, seconds)
+        })
+        .collect();
+    let median = |name: &str| medians.iter().find(|(of, _)| *of == name).expect("a case").1;
     let mut missed = false;
-    for (name, ratio, must, at_least) in bars {
+    for (name, over, under, must, at_least) in bars {
+        let ratio = median(over) / median(under);
         let met = if at_least { ratio >= must } else { ratio <= must };
         missed |= !met;
         println!(

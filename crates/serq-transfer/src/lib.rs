@@ -4,6 +4,7 @@
 pub mod connector;
 pub mod layout;
 pub mod memory;
+pub mod nixl;
 pub mod protocol;
 pub mod simulated;
 pub mod transport;

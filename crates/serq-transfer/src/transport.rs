@@ -16,15 +16,16 @@
 //!        ◀─────────── landed, or not ─────────────────────
 //! ```
 //!
-//! There are two ways for bytes. [`Way::Tcp`] sends them. [`Way::Shm`], on one host, maps the other's memory: who
-//! owns the memory they go to copies them, so a write is a request to fetch.
+//! There are three ways for bytes. [`Way::Tcp`] sends them. [`Way::Shm`], on one host, maps the other's memory, and
+//! [`Way::Nixl`] reads it: who owns the memory they go to copies them, so a write is a request to fetch.
 //!
 //! # What it promises
 //!
 //! - Every [`Node::read`] and [`Node::write`] ends with one [`Event::Ended`], or never, if the peer is stuck: then
 //!   [`Node::cut`] ends it. `landed` means: all bytes are in the memory they go to.
 //! - After [`Node::cut`] nothing of that link changes this process's memory. That needs no answer of the peer.
-//! - Nobody else writes to this process's memory. After [`Node::close_window`] nothing of that window does.
+//! - Nobody else writes to this process's memory. After [`Node::close_window`] nothing of that window does. NIXL does not
+//!   keep a peer from it that breaks the rules: it is for networks where all are trusted.
 //! - Messages of a link come in the order they were sent, once, or the link is lost.
 //! - Who does not know the token gets to say nothing. What a peer asks is checked against this side's memory, windows
 //!   and limits; a peer that breaks the rules loses its link.
@@ -32,10 +33,14 @@
 mod greeting;
 mod link;
 mod node;
+mod reach;
+mod side;
 mod wire;
 
 use std::fmt;
 use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
 
 pub use greeting::Token;
 pub(crate) use link::lock;
@@ -65,12 +70,15 @@ pub struct Piece {
 }
 
 /// How bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Way {
     /// Through a connection.
     Tcp,
     /// By mapping the other process's memory.
     Shm,
+    /// By NIXL, which reads the other process's memory ([`crate::nixl`]).
+    Nixl,
 }
 
 impl fmt::Display for Way {
@@ -78,6 +86,7 @@ impl fmt::Display for Way {
         f.write_str(match self {
             Way::Tcp => "tcp",
             Way::Shm => "shm",
+            Way::Nixl => "nixl",
         })
     }
 }
@@ -100,6 +109,13 @@ pub enum Event {
     NotLinked {
         /// As it was dialled.
         peer: SocketAddr,
+        /// In a sentence.
+        why: String,
+    },
+    /// A way that this node was to offer, and cannot. Told once for each reason; links go by the next way.
+    NotOffered {
+        /// Which.
+        way: Way,
         /// In a sentence.
         why: String,
     },

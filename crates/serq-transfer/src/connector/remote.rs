@@ -502,6 +502,7 @@ impl<'s> Exchange<'s> {
                 }
                 self.note(format!("{peer} is not linked: {why}"));
             }
+            Event::NotOffered { way, why } => self.note(format!("nothing goes by {way}: {why}")),
             Event::TurnedAway { from, why } => self.note(format!("{} was turned away: {why}", from.ip())),
             Event::Message { link, bytes } => self.receive(link, &bytes),
             Event::Ended { post, landed } => self.end(post, landed),

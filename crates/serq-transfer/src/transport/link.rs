@@ -9,6 +9,8 @@
 //!
 //! - Bytes land while the link's lock is held, and not once it is over. To end a link is to say that it is, to shut
 //!   its connections, so that nobody waits for bytes with the lock, and then to take the lock.
+//! - What is read straight to its place lands without that lock, as NIXL carries it out: it ends with the link's agent,
+//!   which the end of the link takes away.
 //! - What a peer asks for waits in a queue of bounded size. What this side posts is bounded by the same rule, so an
 //!   honest peer never asks for more.
 
@@ -21,9 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::node::Shared;
+use super::reach::{Reach, Reading};
 use super::wire::{self, Header, Kind};
 use super::{Event, LinkId, Piece, PostId, WindowId};
 use crate::memory::Mapping;
+use crate::nixl::Broken;
 
 /// Reads and writes of one side that are under way, and their pieces.
 const POSTS_MOST: usize = 1024;
@@ -35,7 +39,7 @@ pub(super) struct Link {
     pub(super) id: LinkId,
     messages: TcpStream,
     bytes: TcpStream,
-    mapping: Option<Mapping>,
+    reach: Reach,
     said: Sender<Said>,
     asked: Sender<Asked>,
     /// This side's, that are not over.
@@ -74,7 +78,7 @@ impl Link {
     pub(super) fn start(
         shared: &Arc<Shared>,
         id: LinkId,
-        mapping: Option<Mapping>,
+        reach: Reach,
         messages: TcpStream,
         bytes: TcpStream,
     ) -> io::Result<Arc<Self>> {
@@ -84,7 +88,7 @@ impl Link {
             id,
             messages,
             bytes,
-            mapping,
+            reach,
             said,
             asked,
             posts: Mutex::default(),
@@ -126,6 +130,7 @@ impl Link {
         let _ = self.bytes.shutdown(Shutdown::Both);
         // Whoever lands bytes right now copies a chunk, or is told that no more will come.
         drop(lock(&self.landing));
+        self.reach.end();
         if was_over {
             return;
         }
@@ -213,8 +218,8 @@ impl Link {
                 Asked::Read(post) => {
                     // A post that is not there any more ended with the link.
                     let Some(pieces) = self.pieces_of(post.0, true) else { continue };
-                    if let Some(mapping) = &self.mapping {
-                        let landed = self.fetch(shared, mapping, None, &pieces);
+                    if self.reach.is_there() {
+                        let landed = self.fetch(shared, None, &pieces)?;
                         self.end_post(shared, post.0, landed);
                         continue;
                     }
@@ -224,15 +229,15 @@ impl Link {
                 }
                 Asked::Write(post, window) => {
                     let Some(pieces) = self.pieces_of(post.0, false) else { continue };
-                    let mapped = self.mapping.is_some();
+                    let fetched = self.reach.is_there();
                     if !has(shared, &pieces) {
                         self.end_post(shared, post.0, false);
                         continue;
                     }
-                    begin(if mapped { Kind::Fetch } else { Kind::Write }, post.0, window.0, pieces.len());
-                    wire::write_pieces(&pieces, mapped, &mut head);
+                    begin(if fetched { Kind::Fetch } else { Kind::Write }, post.0, window.0, pieces.len());
+                    wire::write_pieces(&pieces, fetched, &mut head);
                     stream.write_all(&head)?;
-                    if !mapped {
+                    if !fetched {
                         send_pieces(shared, &pieces, &mut stream)?;
                     }
                 }
@@ -292,11 +297,7 @@ impl Link {
                 Kind::Fetch => {
                     self.wants(0)?;
                     let pieces = wire::read_pieces(&mut stream, pieces, true)?;
-                    let mapping = self
-                        .mapping
-                        .as_ref()
-                        .ok_or_else(|| wire::broken("it wants bytes fetched that are not mapped"))?;
-                    let landed = self.fetch(shared, mapping, Some(window), &pieces);
+                    let landed = self.fetch(shared, Some(window), &pieces)?;
                     let _ = self.asked.send(Asked::Answer { post, landed });
                 }
                 Kind::Wrote => {
@@ -352,8 +353,28 @@ impl Link {
         Ok(landed)
     }
 
+    /// Gets pieces out of the peer's memory: whether all of them are here.
+    fn fetch(&self, shared: &Shared, window: Option<u64>, pieces: &[Piece]) -> io::Result<bool> {
+        let got = match (&self.reach, window) {
+            (Reach::Sent, _) => return Err(wire::broken("it wants bytes fetched that are not mapped")),
+            (Reach::Mapped(mapping), _) => Ok(self.copy(shared, mapping, window, pieces)),
+            (Reach::Read(reading), None) => reading.read(&shared.memory, pieces),
+            (Reach::Read(reading), Some(window)) => self.read_in(shared, reading, window, pieces),
+        };
+        got.map_err(|Broken| io::Error::other("its memory cannot be read any more"))
+    }
+
+    /// Reads pieces for a window: they wait until they are there, and land if it is still open.
+    fn read_in(&self, shared: &Shared, reading: &Reading, window: u64, pieces: &[Piece]) -> Result<bool, Broken> {
+        reading.stage(&shared.memory, pieces, CHUNK as u64, |staged| {
+            let Piece { here, there, bytes } = staged;
+            let staging = reading.staging();
+            self.lands(shared, Some(window), here, bytes, || shared.memory.copy_from(here, staging, there, bytes))
+        })
+    }
+
     /// Copies pieces that the peer's memory has: whether all of them are here.
-    fn fetch(&self, shared: &Shared, mapping: &Mapping, window: Option<u64>, pieces: &[Piece]) -> bool {
+    fn copy(&self, shared: &Shared, mapping: &Mapping, window: Option<u64>, pieces: &[Piece]) -> bool {
         pieces.iter().all(|piece| {
             let mut at = 0;
             while at < piece.bytes {

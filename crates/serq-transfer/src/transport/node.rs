@@ -13,11 +13,16 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::greeting::{self, Greeted, Purpose, Token, Who};
 use super::link::{Link, lock, reason};
+use super::reach::Reach;
+use super::side::{Agents, Side};
 use super::{Event, LinkId, Piece, PostId, Way, WindowId, wire};
-use crate::memory::{Mapping, Place, Region};
+use crate::memory::{Place, Region};
+use crate::nixl::Agent;
 
 /// All of a greeting, from the first byte to the last.
 const GREETING: Duration = Duration::from_secs(5);
+/// From one word to the next of who has been greeted: an agent of NIXL's is made between two.
+const AGREEING: Duration = Duration::from_secs(20);
 /// Connections that are being greeted.
 const GREETINGS_MOST: usize = 64;
 /// Peers it is linked with.
@@ -53,7 +58,8 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Region>,
     me: Who,
     token: Token,
-    ways: Vec<Way>,
+    pub(super) ways: Vec<Way>,
+    not_offered: Mutex<BTreeSet<String>>,
     links: Mutex<BTreeMap<u64, Arc<Link>>>,
     links_begun: AtomicU64,
     windows: RwLock<HashMap<u64, Vec<(u64, u64)>>>,
@@ -83,16 +89,13 @@ struct Half {
 /// What both sides of a link say first.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Offer {
-    ways: Vec<WayName>,
-    place: Place,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum WayName {
-    Tcp,
-    Shm,
+pub(super) struct Offer {
+    /// The best first.
+    pub(super) ways: Vec<Way>,
+    pub(super) place: Place,
+    /// With [`Way::Nixl`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) agents: Option<Agents>,
 }
 
 impl Node {
@@ -102,7 +105,10 @@ impl Node {
     ///
     /// The system's: the address is taken, or is none of this host.
     pub fn start(options: Options, memory: Arc<Region>) -> io::Result<Self> {
-        let Options { listen, reached_at, token, incarnation, ways } = options;
+        let Options { listen, reached_at, token, incarnation, mut ways } = options;
+        // The first agent of a process takes half a second, and says whether there can be others.
+        let missing = ways.contains(&Way::Nixl).then(|| Agent::new(&memory, false)).and_then(Result::err);
+        ways.retain(|way| *way != Way::Nixl || missing.is_none());
         let listener = TcpListener::bind(listen)?;
         let me = Who { listens: reached_at.map_or_else(|| listener.local_addr(), Ok)?, incarnation };
         let shared = Arc::new(Shared {
@@ -110,6 +116,7 @@ impl Node {
             me,
             token,
             ways,
+            not_offered: Mutex::default(),
             links: Mutex::default(),
             links_begun: AtomicU64::new(0),
             windows: RwLock::default(),
@@ -120,6 +127,9 @@ impl Node {
             turned_away: Mutex::default(),
             down: AtomicBool::new(false),
         });
+        if let Some(why) = missing {
+            shared.not_offered(Way::Nixl, why);
+        }
         let (waiting, here) = (listener.try_clone()?, Arc::clone(&shared));
         let accepting = thread::Builder::new().name("kv-accept".into()).spawn(move || accept_all(&here, &waiting))?;
         Ok(Self { shared, listener, accepting: Some(accepting) })
@@ -266,6 +276,15 @@ impl Shared {
         ranges.is_some_and(|ranges| ranges.iter().any(inside)) && land()
     }
 
+    /// A way that is no way for a link, or for any.
+    pub(super) fn not_offered(&self, way: Way, why: String) {
+        let mut told = lock(&self.not_offered);
+        if told.len() < TURNED_AWAY_MOST && told.insert(why.clone()) {
+            drop(told);
+            self.tell(Event::NotOffered { way, why });
+        }
+    }
+
     fn turn_away(&self, from: SocketAddr, error: &io::Error) {
         let why = reason(error);
         let mut told = lock(&self.turned_away);
@@ -332,14 +351,20 @@ fn pair(shared: &Arc<Shared>, stream: TcpStream, greeted: Greeted, deadline: Ins
         Purpose::Messages => (stream, other.stream),
         Purpose::Bytes => (other.stream, stream),
     };
-    // The dialler says what it offers, this side which way it will be, and the dialler whether that is so.
+    // The dialler says what it offers, this side what of that is a way for both, and the dialler which it is.
     let mut timed = Timed::new(&messages)?;
     let theirs: Offer = said(&timed.hear()?)?;
-    let mapping = map(shared, &theirs);
-    let way = if mapping.is_some() { WayName::Shm } else { WayName::Tcp };
-    timed.say(&Offer { ways: vec![way], place: shared.memory.place().clone() })?;
-    let agreed: WayName = said(&timed.hear()?)?;
-    link(shared, who, mapping.filter(|_| agreed == WayName::Shm), messages, bytes)
+    let mut side = Side::new(shared, theirs.ways.iter().filter(|way| shared.ways.contains(way)).copied());
+    let mut reaches = side.reaches(shared, &theirs);
+    side.ways = reaches.iter().map(Reach::way).collect();
+    let mine = side.offer(shared);
+    timed.say(&mine)?;
+    if let (Some(_), Some(theirs)) = (&mine.agents, &theirs.agents) {
+        side.read_each_other(shared, theirs, &mut reaches, false, &mut timed)?;
+    }
+    let agreed: Way = said(&timed.hear()?)?;
+    let reach = reaches.into_iter().find(|reach| reach.way() == agreed).unwrap_or(Reach::Sent);
+    link(shared, who, reach, messages, bytes)
 }
 
 fn dial(shared: &Arc<Shared>, peer: SocketAddr) -> io::Result<()> {
@@ -361,31 +386,20 @@ fn dial(shared: &Arc<Shared>, peer: SocketAddr) -> io::Result<()> {
         return Err(wire::broken("another process is there now"));
     }
     let mut timed = Timed::new(&messages)?;
-    let ways = shared.ways.iter().map(|way| match way {
-        Way::Tcp => WayName::Tcp,
-        Way::Shm => WayName::Shm,
-    });
-    timed.say(&Offer { ways: ways.collect(), place: shared.memory.place().clone() })?;
+    let mut side = Side::new(shared, shared.ways.iter().copied());
+    let mine = side.offer(shared);
+    timed.say(&mine)?;
     let theirs: Offer = said(&timed.hear()?)?;
-    let mapping = map(shared, &theirs);
-    let way = if mapping.is_some() { WayName::Shm } else { WayName::Tcp };
-    timed.say(&way)?;
-    link(shared, who, mapping, messages, bytes)
+    let mut reaches = side.reaches(shared, &theirs);
+    if let (Some(_), Some(theirs)) = (&mine.agents, &theirs.agents) {
+        side.read_each_other(shared, theirs, &mut reaches, true, &mut timed)?;
+    }
+    let reach = reaches.into_iter().next().unwrap_or(Reach::Sent);
+    timed.say(&reach.way())?;
+    link(shared, who, reach, messages, bytes)
 }
 
-/// The other's memory, where both sides want it mapped and it can be.
-fn map(shared: &Shared, theirs: &Offer) -> Option<Mapping> {
-    let wanted = shared.ways.contains(&Way::Shm) && theirs.ways.contains(&WayName::Shm);
-    wanted.then(|| Mapping::new(&theirs.place).ok())?
-}
-
-fn link(
-    shared: &Arc<Shared>,
-    who: Who,
-    mapping: Option<Mapping>,
-    messages: TcpStream,
-    bytes: TcpStream,
-) -> io::Result<()> {
+fn link(shared: &Arc<Shared>, who: Who, reach: Reach, messages: TcpStream, bytes: TcpStream) -> io::Result<()> {
     for stream in [&messages, &bytes] {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(None)?;
@@ -395,14 +409,14 @@ fn link(
         SockRef::from(stream).set_tcp_keepalive(&alive)?;
     }
     let id = LinkId(shared.links_begun.fetch_add(1, Ordering::SeqCst));
-    let way = if mapping.is_some() { Way::Shm } else { Way::Tcp };
+    let way = reach.way();
     let mut links = lock(&shared.links);
     if links.len() >= LINKS_MOST || shared.down.load(Ordering::SeqCst) {
         return Err(io::Error::other("it has as many links as it may"));
     }
     // Told before anything the link tells.
     shared.tell(Event::Linked { link: id, peer: who.listens, incarnation: who.incarnation, way });
-    match Link::start(shared, id, mapping, messages, bytes) {
+    match Link::start(shared, id, reach, messages, bytes) {
         Ok(link) => {
             links.insert(id.0, link);
             Ok(())
@@ -414,27 +428,39 @@ fn link(
     }
 }
 
-/// What is said before a link begins: within the time of a greeting.
-struct Timed<'s> {
+/// What is said before a link begins.
+pub(super) struct Timed<'s> {
     stream: &'s TcpStream,
 }
 
 impl<'s> Timed<'s> {
     fn new(stream: &'s TcpStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(GREETING))?;
-        stream.set_write_timeout(Some(GREETING))?;
+        stream.set_read_timeout(Some(AGREEING))?;
+        stream.set_write_timeout(Some(AGREEING))?;
         Ok(Self { stream })
     }
 
-    fn say(&mut self, what: &impl Serialize) -> io::Result<()> {
+    pub(super) fn say(&mut self, what: &impl Serialize) -> io::Result<()> {
         wire::write_message(&mut self.stream, &serde_json::to_vec(what)?)
     }
 
-    fn hear(&mut self) -> io::Result<Vec<u8>> {
+    pub(super) fn hear(&mut self) -> io::Result<Vec<u8>> {
         wire::read_message(&mut self.stream)
+    }
+
+    /// Does something again and again until the next word comes.
+    pub(super) fn hear_while(&mut self, mut meanwhile: impl FnMut()) -> io::Result<Vec<u8>> {
+        let until = Instant::now() + AGREEING;
+        self.stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+        let waits = |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        while Instant::now() < until && self.stream.peek(&mut [0]).as_ref().is_err_and(waits) {
+            meanwhile();
+        }
+        self.stream.set_read_timeout(Some(AGREEING))?;
+        self.hear()
     }
 }
 
-fn said<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> io::Result<T> {
+pub(super) fn said<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> io::Result<T> {
     serde_json::from_slice(bytes).map_err(|_| wire::broken("it says what this version does not know"))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serq_transfer::protocol::reader::Mode;
 use serq_transfer::transport::Way;
 
-use crate::instance::{Instance, Other, Outcome, Waits};
+use crate::instance::{Instance, Other, Outcome, Waits, nixl_is_there};
 
 /// A sequence of numbers from a seed.
 struct Dice(u64);
@@ -119,6 +119,13 @@ fn sources_are_killed_over_shared_memory() {
 }
 
 #[test]
+fn sources_are_killed_over_nixl() {
+    if nixl_is_there() {
+        sources_are_killed(Way::Nixl);
+    }
+}
+
+#[test]
 fn readers_are_killed_over_tcp() {
     readers_are_killed(Way::Tcp);
 }
@@ -126,6 +133,13 @@ fn readers_are_killed_over_tcp() {
 #[test]
 fn readers_are_killed_over_shared_memory() {
     readers_are_killed(Way::Shm);
+}
+
+#[test]
+fn readers_are_killed_over_nixl() {
+    if nixl_is_there() {
+        readers_are_killed(Way::Nixl);
+    }
 }
 
 /// 200 loads, in every mode, given up at some time of their lives; now and then the prefill is, too.
@@ -176,4 +190,11 @@ fn aborts_leave_nothing_over_tcp() {
 #[test]
 fn aborts_leave_nothing_over_shared_memory() {
     aborts_leave_nothing(Way::Shm);
+}
+
+#[test]
+fn aborts_leave_nothing_over_nixl() {
+    if nixl_is_there() {
+        aborts_leave_nothing(Way::Nixl);
+    }
 }

@@ -3,7 +3,7 @@
 use serq_transfer::protocol::reader::Mode;
 use serq_transfer::transport::Way;
 
-use crate::instance::{Instance, Other, Outcome, Waits};
+use crate::instance::{Instance, Other, Outcome, Waits, nixl_is_there};
 
 /// Pairs of layouts; whether a push can convert them.
 const PAIRS: [(&str, &str, bool); 8] = [
@@ -55,6 +55,7 @@ fn texts_arrive(way: Way) {
         }
         decode.settles();
         prefill.ask("settle");
+        assert!(decode.went_by(way), "{:?}", decode.notes);
     }
 }
 
@@ -66,6 +67,13 @@ fn texts_arrive_over_tcp() {
 #[test]
 fn texts_arrive_over_shared_memory() {
     texts_arrive(Way::Shm);
+}
+
+#[test]
+fn texts_arrive_over_nixl() {
+    if nixl_is_there() {
+        texts_arrive(Way::Nixl);
+    }
 }
 
 #[test]

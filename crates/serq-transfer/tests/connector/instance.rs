@@ -11,6 +11,7 @@ use serq_transfer::connector::{Heard, KvConnector, Memory, Told};
 use serq_transfer::layout::{
     self, Content, Descriptor, Element, Geometry, Group, Nesting, Order, TensorParallel, canary, number,
 };
+use serq_transfer::nixl;
 use serq_transfer::protocol::reader::{Load, Mode};
 use serq_transfer::protocol::{BlockTable, Config, Otherwise, Policy, TransferId};
 use serq_transfer::transport::{Options, Token, Way};
@@ -21,6 +22,17 @@ const ROLE: &str = "SERQ_CONNECTOR_INSTANCE";
 /// Texts are that many tokens apart in the pattern: a multiple of every size of block.
 const APART: usize = 120_000;
 pub(crate) const BLOCKS: usize = 48;
+
+/// Whether there is a NIXL to test; if not, why is said.
+pub(crate) fn nixl_is_there() -> bool {
+    let there =
+        std::env::var("SERQ_NIXL").map_err(|_| "SERQ_NIXL names no folder; tools/nixl/install.sh makes one".into());
+    let there = there.and_then(|_| nixl::available());
+    if let Err(why) = &there {
+        println!("skipped, as NIXL is not there: {why}");
+    }
+    there.is_ok()
+}
 
 /// A layout, by the words a command line can carry: `block nesting order element`.
 pub(crate) fn descriptor(words: &str) -> Descriptor {
@@ -133,6 +145,12 @@ impl Instance {
 
     pub(crate) fn left(&self) -> usize {
         BLOCKS - self.free.len()
+    }
+
+    /// Whether all its links went by this way.
+    pub(crate) fn went_by(&self, way: Way) -> bool {
+        let mut linked = self.notes.iter().filter(|note| note.starts_with("linked")).peekable();
+        linked.peek().is_some() && linked.all(|note| note.ends_with(&format!("by {way}")))
     }
 
     /// What there is to say when something is wrong.
@@ -370,7 +388,7 @@ fn mode(word: &str) -> Mode {
 fn is_the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let role: Vec<&str> = role.split(' ').collect();
-    let way = if role[1] == "shm" { Way::Shm } else { Way::Tcp };
+    let way = [Way::Tcp, Way::Shm, Way::Nixl].into_iter().find(|way| way.to_string() == role[1]).expect("a way");
     let waits = if role[4] == "short" { Waits::Short } else { Waits::Long };
     let mut instance = Instance::start_at(role[0].parse().unwrap(), role[2], way, role[3].parse().unwrap(), waits);
     println!("@{}", instance.address());

@@ -2,13 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
+use serq_transfer::memory::Region;
+use serq_transfer::nixl::Agent;
 use serq_transfer::transport::{Event, LinkId, Node, Options, Piece, PostId, Token, Way, WindowId};
 use sha2::Sha256;
 
-use crate::peer::{PATIENCE, fill, link, node, pattern, until};
+use crate::peer::{PATIENCE, ended, fill, link, nixl_is_there, node, pattern, until};
 
 const BYTES: usize = 1 << 16;
 
@@ -42,7 +45,7 @@ fn still_serves(node: &Node) {
 #[test]
 fn who_knows_another_token_is_turned_away_and_told_of_once() {
     let node = node(Way::Tcp, BYTES);
-    let memory = std::sync::Arc::new(serq_transfer::memory::Region::new(BYTES).unwrap());
+    let memory = Arc::new(Region::new(BYTES).unwrap());
     let options = Options {
         listen: "127.0.0.1:0".parse().unwrap(),
         reached_at: None,
@@ -66,7 +69,7 @@ fn who_knows_another_token_is_turned_away_and_told_of_once() {
 
 #[test]
 fn who_is_reached_elsewhere_is_not_linked_here() {
-    let memory = || std::sync::Arc::new(serq_transfer::memory::Region::new(BYTES).unwrap());
+    let memory = || Arc::new(Region::new(BYTES).unwrap());
     let anywhere = Options {
         listen: "0.0.0.0:0".parse().unwrap(),
         reached_at: None,
@@ -128,15 +131,25 @@ fn greeted(node: &Node, purpose: u8, pair: u64) -> TcpStream {
 /// A link of somebody who knows the token, to break the rules with.
 fn insider(node: &Node, pair: u64) -> (TcpStream, TcpStream) {
     let (mut messages, bytes) = (greeted(node, 1, pair), greeted(node, 2, pair));
-    let place = serde_json::to_value(serq_transfer::memory::Region::new(16).unwrap().place()).unwrap();
-    say(&mut messages, serde_json::json!({"ways": ["tcp"], "place": place}).to_string().as_bytes());
-    let mut length = [0; 4];
-    messages.read_exact(&mut length).unwrap();
-    let mut offer = vec![0; u32::from_le_bytes(length) as usize];
-    messages.read_exact(&mut offer).unwrap();
+    say(&mut messages, offer(&["tcp"]).to_string().as_bytes());
+    heard(&mut messages);
     say(&mut messages, b"\"tcp\"");
     until(node, "the link", |event| matches!(event, Event::Linked { .. }).then_some(()));
     (messages, bytes)
+}
+
+/// What an insider says of itself.
+fn offer(ways: &[&str]) -> serde_json::Value {
+    let place = serde_json::to_value(Region::new(16).unwrap().place()).unwrap();
+    serde_json::json!({"ways": ways, "place": place})
+}
+
+fn heard(stream: &mut TcpStream) -> serde_json::Value {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut message = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut message).unwrap();
+    serde_json::from_slice(&message).unwrap()
 }
 
 fn say(stream: &mut TcpStream, message: &[u8]) {
@@ -300,4 +313,76 @@ fn who_asks_and_never_listens_takes_no_memory() {
         }
     }
     assert_eq!(lost(&node), "it asked for more at once than it may");
+}
+
+/// Agents that say of themselves what is not so: the link goes by TCP, and why is told.
+#[test]
+fn an_insider_whose_agents_are_none_is_linked_by_tcp() {
+    if !nixl_is_there() {
+        return;
+    }
+    let node = node(Way::Nixl, BYTES);
+    let agent = |metadata: &str| serde_json::json!({"metadata": metadata, "address": 4096, "bytes": u64::MAX});
+    let garbage = "NIXL makes nothing of what the peer says of its agent";
+    for (pair, metadata) in ["", "zz", "00", &"ab".repeat(1000)].into_iter().enumerate() {
+        let (mut messages, _bytes) = (greeted(&node, 1, pair as u64), greeted(&node, 2, pair as u64));
+        let mut offer = offer(&["nixl"]);
+        offer["agents"] = serde_json::json!({"links": agent(metadata), "trials": agent(metadata), "mark": 1});
+        say(&mut messages, offer.to_string().as_bytes());
+        let answer = heard(&mut messages);
+        assert_eq!((&answer["ways"], &answer["agents"]), (&serde_json::json!([]), &serde_json::Value::Null));
+        // It insists.
+        say(&mut messages, b"\"nixl\"");
+        if pair == 0 {
+            let why = until(&node, "a word about the way", |event| match event {
+                Event::NotOffered { way: Way::Nixl, why } => Some(why.clone()),
+                _ => None,
+            });
+            assert_eq!(why, garbage);
+        }
+        until(&node, "the link", |event| matches!(event, Event::Linked { way: Way::Tcp, .. }).then_some(()));
+    }
+}
+
+/// An agent that says it has more memory than it has: NIXL refuses the read, and the link is over.
+#[test]
+fn an_insider_that_lies_about_its_memory_is_not_read() {
+    if !nixl_is_there() {
+        return;
+    }
+    let node = node(Way::Nixl, BYTES);
+    fill(node.memory(), 1);
+    let (mut messages, _bytes) = (greeted(&node, 1, 1), greeted(&node, 2, 1));
+    let mark = Region::new(8).unwrap();
+    mark.write(0, &7_u64.to_le_bytes()).unwrap();
+    let mut links = Agent::new(&Arc::new(Region::new(BYTES).unwrap()), true).unwrap();
+    let mut trials = Agent::new(&Arc::new(mark), true).unwrap();
+    let mut says = serde_json::json!({"links": links.offer(), "trials": trials.offer(), "mark": 7});
+    says["links"]["bytes"] = (1_u64 << 40).into();
+    let mut offer = offer(&["nixl"]);
+    offer["agents"] = says;
+    say(&mut messages, offer.to_string().as_bytes());
+    let theirs = heard(&mut messages);
+    let joined =
+        |agent: &mut Agent, name: &str| agent.join(&serde_json::from_value(theirs["agents"][name].clone()).unwrap());
+    joined(&mut links, "links").unwrap();
+    joined(&mut trials, "trials").unwrap();
+    // It reads nothing itself: only what the node finds out of it counts.
+    for _ in 0..3 {
+        say(&mut messages, b"true");
+        assert_eq!(heard(&mut messages), true);
+    }
+    say(&mut messages, b"\"nixl\"");
+    let link = until(&node, "the link", |event| match event {
+        Event::Linked { link, way: Way::Nixl, .. } => Some(*link),
+        _ => None,
+    });
+    node.read(link, PostId(1), vec![Piece { here: 0, there: 0, bytes: 100 }]);
+    assert!(ended(&node, PostId(1)));
+    node.read(link, PostId(2), vec![Piece { here: 100, there: (1 << 40) - 100, bytes: 100 }]);
+    assert!(!ended(&node, PostId(2)));
+    assert_eq!(lost(&node), "its memory cannot be read any more");
+    let mut after = vec![0; BYTES];
+    node.memory().read(0, &mut after).unwrap();
+    assert!(after == [vec![0; 100], pattern(1, 100, BYTES as u64 - 100)].concat());
 }

@@ -7,12 +7,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serq_transfer::memory::Region;
+use serq_transfer::nixl;
 use serq_transfer::transport::{Event, LinkId, Node, Options, Piece, PostId, Token, Way, WindowId};
 
 /// Long for what takes milliseconds, so that a busy machine is no failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ROLE: &str = "SERQ_TRANSPORT_PEER";
 const TOKEN: &str = "a token that both of them know";
+
+/// Whether there is a NIXL to test; if not, why is said.
+pub(crate) fn nixl_is_there() -> bool {
+    let there =
+        std::env::var("SERQ_NIXL").map_err(|_| "SERQ_NIXL names no folder; tools/nixl/install.sh makes one".into());
+    let there = there.and_then(|_| nixl::available());
+    if let Err(why) = &there {
+        println!("skipped, as NIXL is not there: {why}");
+    }
+    there.is_ok()
+}
+
+/// A way, by its name.
+pub(crate) fn way(name: &str) -> Way {
+    [Way::Tcp, Way::Shm, Way::Nixl].into_iter().find(|way| way.to_string() == name).expect("a way's name")
+}
 
 pub(crate) fn token() -> Token {
     Token::new(TOKEN).unwrap()
@@ -96,6 +113,7 @@ pub(crate) struct Peer {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
+    pub(crate) way: Way,
 }
 
 impl Peer {
@@ -112,7 +130,7 @@ impl Peer {
             .spawn()
             .unwrap();
         let (to, from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
-        let mut peer = Self { process, to, from, address: listen };
+        let mut peer = Self { process, to, from, address: listen, way };
         peer.address = peer.answer().parse().unwrap();
         peer
     }
@@ -166,8 +184,7 @@ impl Drop for Peer {
 fn is_the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let role: Vec<&str> = role.split(' ').collect();
-    let way = if role[1] == "shm" { Way::Shm } else { Way::Tcp };
-    let node = node_at(role[0].parse().unwrap(), way, role[2].parse().unwrap(), role[3].parse().unwrap());
+    let node = node_at(role[0].parse().unwrap(), way(role[1]), role[2].parse().unwrap(), role[3].parse().unwrap());
     println!("@{}", node.address());
     let mut linked = false;
     for line in std::io::stdin().lines() {
