@@ -157,6 +157,12 @@ impl Served {
         self.program.stages.iter().any(|stage| Some(&stage.name) == nic.as_ref())
     }
 
+    /// What a person calls an instance.
+    pub(crate) fn name_of(&self, stage: u32) -> String {
+        let named = self.instances().into_iter().find(|instance| instance.stage == stage);
+        named.map_or_else(String::new, |instance| instance.name)
+    }
+
     /// Tokens that the blocks of a share have room for.
     pub(crate) fn room(&self, held: &Held<'_>) -> usize {
         held.blocks.len() * self.memories[held.pool as usize].expect("the blocks of an instance").block

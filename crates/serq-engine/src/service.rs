@@ -119,9 +119,9 @@ pub trait Instances: Send {
     /// An instance that took no new work has none left: nobody needs it any more.
     fn dismiss(&mut self, _stage: u32) {}
 
-    /// The kernel knows that an instance is there (again). Until it does, steps and copies that are asked of it were
-    /// meant for what it was before.
-    fn welcome(&mut self, _stage: u32) {}
+    /// The kernel knows that an instance is there (again), as told by [`Presence::back`]. Until it does, steps and copies
+    /// that are asked of it were meant for what it was before.
+    fn welcome(&mut self, _stage: u32, _times: u64) {}
 
     /// Where instances come and go: to whom that is told, from now on. At first all are there.
     fn watch(&mut self, _presence: Presence) {}
@@ -177,9 +177,9 @@ impl Presence {
         let _ = self.told.send(Told::Draining { stage });
     }
 
-    /// It is there again, empty.
-    pub fn back(&self, stage: u32) {
-        let _ = self.told.send(Told::Back { stage });
+    /// It is there again, empty, for the so-manieth time.
+    pub fn back(&self, stage: u32, times: u64) {
+        let _ = self.told.send(Told::Back { stage, times });
     }
 }
 
@@ -195,7 +195,7 @@ enum Told {
     StepEnded { stage: u32, tokens: Vec<Option<Token>> },
     Copied { copy: u64, moved: Result<u64, String> },
     Gone { stage: u32, why: String },
-    Back { stage: u32 },
+    Back { stage: u32, times: u64 },
     Draining { stage: u32 },
     Look { answer: Sender<Look> },
     Closed,

@@ -244,6 +244,8 @@ pub enum Event {
     Observed(Vec<(String, f64)>),
     /// The whole request is over, by a failure of ours. A sentence for the client.
     Failed(String),
+    /// The same where nobody is there who would serve it: the client may ask again.
+    Unavailable(String),
 }
 
 /// What a choice grew by.

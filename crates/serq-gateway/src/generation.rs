@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Event, Events, FinishReason, Piece};
+use crate::backend::{Event, Events, FinishReason, Piece, Refusal};
+use crate::error::ApiError;
 use crate::metrics::{Metrics, Outcome};
 
 pub(crate) struct Generation<E> {
@@ -57,7 +58,7 @@ pub(crate) enum Step {
         choice: u32,
         reason: FinishReason,
     },
-    Failed(String),
+    Failed(ApiError),
     /// All is told.
     End,
 }
@@ -115,7 +116,7 @@ impl<E: Events> Generation<E> {
             let polled = self.parts[part].events.as_mut().map(|events| events.poll_event(context));
             match polled.unwrap_or(Poll::Pending) {
                 Poll::Pending => waiting += 1,
-                Poll::Ready(None) => return Poll::Ready(self.fail("the answer broke off".to_owned())),
+                Poll::Ready(None) => return Poll::Ready(self.fail(ApiError::internal("the answer broke off"))),
                 Poll::Ready(Some(event)) => {
                     waiting = 0;
                     if let Some(step) = self.on_event(part, event) {
@@ -161,7 +162,8 @@ impl<E: Events> Generation<E> {
                 self.observed.extend(figures);
                 None
             }
-            Event::Failed(message) => Some(self.fail(message)),
+            Event::Failed(message) => Some(self.fail(ApiError::internal(message))),
+            Event::Unavailable(message) => Some(self.fail(Refusal::Unavailable(message).into())),
         }
     }
 
@@ -186,13 +188,13 @@ impl<E: Events> Generation<E> {
     }
 
     fn out_of_turn(&mut self, choice: u32) -> Step {
-        self.fail(format!("the backend told something of choice {choice}, which it must not"))
+        self.fail(ApiError::internal(format!("the backend told something of choice {choice}, which it must not")))
     }
 
-    fn fail(&mut self, message: String) -> Step {
+    fn fail(&mut self, error: ApiError) -> Step {
         self.parts.iter_mut().for_each(|part| part.events = None);
         self.end(Outcome::Failed);
-        Step::Failed(message)
+        Step::Failed(error)
     }
 
     fn end(&mut self, outcome: Outcome) {

@@ -309,7 +309,7 @@ async fn whole<E: backend::Events>(
                 whole.logprobs.extend(piece.logprobs);
             }
             Step::Finished { choice, reason } => choices[choice as usize].1 = reason,
-            Step::Failed(message) => return Err(ApiError::internal(message)),
+            Step::Failed(error) => return Err(error),
             Step::End => break,
         }
     }

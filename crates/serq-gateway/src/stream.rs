@@ -26,7 +26,6 @@ use tokio::time::{Instant, Sleep};
 
 use crate::answer::Head;
 use crate::backend::Events;
-use crate::error::ApiError;
 use crate::generation::{Generation, Step};
 
 /// So much is put into one frame when it is there already.
@@ -88,8 +87,8 @@ impl<E: Events> EventStream<E> {
             Step::Finished { choice, reason } => {
                 write_data(frame, &self.head.chunk(vec![self.head.end(choice, reason)]).json());
             }
-            Step::Failed(message) => {
-                write_data(frame, &ApiError::internal(message).json());
+            Step::Failed(error) => {
+                write_data(frame, &error.json());
                 self.over = true;
             }
             Step::End => {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   tell_gone ──▶ whoever has or awaits anything there ends; what was cached there is forgotten
-//!             ──▶ `choose` passes it over, unless all candidates are gone
-//!   tell_draining ──▶ `choose` passes it over, and nothing else
+//!             ──▶ `choose` passes it over
+//!   tell_draining ──▶ `choose` passes it over where another one is there, and nothing else
 //!   tell_back ──▶ it is there, with nothing in its memory
 //! ```
 //!
@@ -31,7 +31,9 @@ impl Kernel<'_> {
     /// A fault of the program.
     pub fn tell_gone<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<()> {
         let Some(pool) = self.step_code(stage).and_then(|step| step.memory) else { return Ok(()) };
-        self.tell_draining(now, stage);
+        self.at(now);
+        self.absent.retain(|(of, _)| *of != pool);
+        self.absent.push((pool, true));
         for slot in self.slots_at(stage, pool) {
             if self.sessions[slot as usize].status == Status::Over {
                 // A release that is on its way has outlived it.
@@ -59,14 +61,15 @@ impl Kernel<'_> {
     pub fn tell_draining(&mut self, now: f64, stage: u32) {
         self.at(now);
         let pool = self.step_code(stage).and_then(|step| step.memory);
-        self.gone.extend(pool.filter(|pool| !self.gone.contains(pool)));
+        let pool = pool.filter(|pool| self.absent.iter().all(|(of, _)| of != pool));
+        self.absent.extend(pool.map(|pool| (pool, false)));
     }
 
     /// Fact: an instance that was gone is there again.
     pub fn tell_back(&mut self, now: f64, stage: u32) {
         self.at(now);
         let pool = self.step_code(stage).and_then(|step| step.memory);
-        self.gone.retain(|gone| Some(*gone) != pool);
+        self.absent.retain(|(of, _)| Some(*of) != pool);
     }
 
     /// Sessions that have or await anything at an instance.
@@ -97,10 +100,14 @@ impl Kernel<'_> {
         slots
     }
 
-    /// Whether a candidate of a choice is an instance that is gone.
-    pub(crate) fn is_gone(&self, indexed: &[Family], candidate: u32) -> bool {
-        !self.gone.is_empty()
-            && indexed.iter().any(|family| candidate < family.size && self.gone.contains(&(family.first + candidate)))
+    /// How absent a candidate of a choice is: not, takes no new work, gone.
+    pub(crate) fn absence(&self, indexed: &[Family], candidate: u32) -> u8 {
+        let of = |family: &Family| {
+            let pool = (candidate < family.size).then_some(family.first + candidate);
+            let absent = self.absent.iter().find(|(of, _)| Some(*of) == pool);
+            absent.map_or(0, |(_, gone)| 1 + u8::from(*gone))
+        };
+        indexed.iter().map(of).max().unwrap_or(0)
     }
 }
 

@@ -289,7 +289,7 @@ impl Kernel<'_> {
 
     /// The candidate a scan would choose, or `None` where only the scan can tell.
     pub(crate) fn choose_tracked<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode) -> Option<u32> {
-        let id = code.tracked.filter(|_| self.gone.is_empty())?;
+        let id = code.tracked.filter(|_| self.absent.is_empty())?;
         let tracked = &self.code.choices.tracked[id as usize];
         for family in &tracked.worked {
             let mut from = family.first;
@@ -348,13 +348,19 @@ impl Kernel<'_> {
         self.choices[id as usize].marked = marked;
     }
 
-    /// Looks at every candidate.
+    /// Looks at every candidate: of those that are there, else of those that take no new work, else of all.
     pub(crate) fn scan<W: World>(&mut self, world: &mut W, slot: u32, code: &ChoiceCode, count: u32) -> u32 {
-        self.best_of(world, slot, code, 0..count).0
+        if self.absent.is_empty() {
+            return self.best_of(world, slot, code, 0..count).0;
+        }
+        let absence = |candidate: &u32| self.absence(&code.indexed, *candidate);
+        let least = (0..count).map(|candidate| absence(&candidate)).min().unwrap_or(0);
+        let candidates: Vec<u32> = (0..count).filter(|candidate| absence(candidate) == least).collect();
+        self.best_of(world, slot, code, candidates).0
     }
 
-    /// Of these candidates, in order, the first of the best by all keys; 0 where there are none, or all are
-    /// gone. And whether no key was NaN: with one, who is best depends on who else is looked at.
+    /// Of these candidates, in order, the first of the best by all keys; 0 where there are none.
+    /// And whether no key was NaN: with one, who is best depends on who else is looked at.
     fn best_of<W: World>(
         &mut self,
         world: &mut W,
@@ -368,9 +374,6 @@ impl Kernel<'_> {
         let mut comparable = true;
         let frame = self.frame(slot);
         for candidate in candidates {
-            if self.is_gone(&code.indexed, candidate) {
-                continue;
-            }
             tried.clear();
             self.set_attribute(slot, code.attribute, f64::from(candidate));
             let keys = code.keys_of_each.get(candidate as usize).unwrap_or(&code.keys);

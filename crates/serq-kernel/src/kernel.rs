@@ -119,8 +119,8 @@ pub struct Kernel<'p> {
     /// Who was rejected, and by which pool, for a world that answers them.
     pub(crate) rejected: Vec<(u64, u32)>,
 
-    /// Pools that are memories of instances that are gone.
-    pub(crate) gone: Vec<u32>,
+    /// Pools that are memories of instances that are gone, or (`false`) only take no new work.
+    pub(crate) absent: Vec<(u32, bool)>,
 }
 
 /// What a member of a pool holds now.
@@ -223,7 +223,7 @@ impl<'p> Kernel<'p> {
             region: Region::new(stages),
             trace_ids: Vec::new(),
             rejected: Vec::new(),
-            gone: Vec::new(),
+            absent: Vec::new(),
         }
     }
 

@@ -355,7 +355,7 @@ fn what_cannot_be_served_is_said_in_a_sentence() {
         (&["instance", PAIR, "--queue", "Q[0]", "--token-file", "README.md"], "has no instance Q[0]; it has P, D"),
         (
             &["instance", PAIR, "--queue", "P", "--transport", "pigeon", "--token-file", "README.md"],
-            "`shm` or `tcp` is meant",
+            "`shm`, `nixl` or `tcp` is meant",
         ),
         (&["up", PAIR, "--processes", "--modelled"], "cannot be used with"),
         (&["up", PAIR, "--model", "nobody"], "no model, file or folder is called `nobody`"),

@@ -19,6 +19,8 @@ use crate::service::{Copied, Ended, Instances, Presence, Run, Span, Transfer};
 
 /// From a dial that failed to the next one.
 const REDIAL: Duration = Duration::from_millis(100);
+/// The same after one that did not want this scheduler, or is not wanted.
+const REDIAL_REFUSED: Duration = Duration::from_secs(5);
 /// Times a load is tried again over the same blocks, where that may help.
 const LOAD_RETRIES: u32 = 1;
 
@@ -79,7 +81,8 @@ struct Peer {
     block: u32,
     /// It serves on this link.
     link: Option<LinkId>,
-    /// The kernel knows that.
+    /// How often it came, and the kernel knows of the last time.
+    times: u64,
     welcome: bool,
     gone: String,
     draining: bool,
@@ -126,6 +129,15 @@ impl RemoteInstances {
             let names: Vec<&str> = named.iter().map(|instance| instance.name.as_str()).collect();
             return Err(format!("the program has no instance {}; it has {}", at.instance, names.join(", ")));
         }
+        for at in addresses {
+            let (name, address) = (&at.instance, at.address);
+            if address.port() == 0 || address.ip().is_unspecified() || !address.is_ipv4() {
+                return Err(format!("{name} cannot be reached at {address}: an address of IPv4 and a port are meant"));
+            }
+            if let Some(other) = addresses.iter().find(|other| other.address == address && other.instance != *name) {
+                return Err(format!("{name} and {} cannot both be at {address}", other.instance));
+            }
+        }
         let mut peers = Vec::new();
         for instance in named {
             let mut its = addresses.iter().filter(|at| at.instance == instance.name);
@@ -139,6 +151,7 @@ impl RemoteInstances {
                 pool: instance.pool,
                 block: instance.memory.block as u32,
                 link: None,
+                times: 0,
                 welcome: false,
                 gone: format!("{} was not reached yet", instance.name),
                 draining: false,
@@ -204,7 +217,8 @@ impl Peers {
                 arithmetic,
                 kv_bytes,
                 threads,
-                counts: peer.counts.named(),
+                // What a process counted is gone with it.
+                counts: peer.link.map_or_else(Counts::default, |_| peer.counts).named(),
             }
         };
         lock(&self.shared.peers).iter().map(look).collect()
@@ -252,10 +266,10 @@ impl Instances for RemoteInstances {
         self.ask(Asked::Dismiss { stage });
     }
 
-    fn welcome(&mut self, stage: u32) {
+    fn welcome(&mut self, stage: u32, times: u64) {
         let mut peers = lock(&self.shared.peers);
         if let Some(peer) = peers.iter_mut().find(|peer| peer.stage == stage) {
-            peer.welcome = peer.link.is_some();
+            peer.welcome = peer.link.is_some() && peer.times == times;
         }
     }
 
@@ -276,6 +290,11 @@ impl Drop for RemoteInstances {
             let _ = thread.join();
         }
     }
+}
+
+/// `P` of `P[0]`: members of a queue hand nothing over to each other.
+fn queue(at: &At) -> &str {
+    at.instance.split('[').next().unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -313,7 +332,7 @@ impl Exchange<'_> {
             },
             Some(Event::Lost { link, why }) => self.lose(link, &why),
             Some(Event::TurnedAway { from, why }) => (self.note)(&format!("{} was turned away: {why}", from.ip())),
-            Some(Event::Ended { .. } | Event::Woken) | None => {}
+            Some(Event::Ended { .. } | Event::NotOffered { .. } | Event::Woken) | None => {}
         }
         let now = Instant::now();
         if now >= self.pulse {
@@ -449,6 +468,9 @@ impl Exchange<'_> {
         (peer.link, peer.welcome, peer.step, peer.draining) = (None, false, None, false);
         let (stage, gone) = (peer.stage, peer.gone.clone());
         drop(peers);
+        if let Some(presence) = &self.presence {
+            presence.gone(stage, gone.clone());
+        }
         let touched = self.moving.iter().filter(|(_, moving)| moving.source == nth || moving.target == nth);
         for id in touched.map(|(&id, _)| id).collect::<Vec<_>>() {
             let moving = self.moving.get_mut(&id).expect("it is there");
@@ -460,9 +482,6 @@ impl Exchange<'_> {
             }
             self.stop(id);
         }
-        if let Some(presence) = &self.presence {
-            presence.gone(stage, gone);
-        }
     }
 
     fn hear(&mut self, link: LinkId, answer: Answer) {
@@ -473,11 +492,7 @@ impl Exchange<'_> {
             Answer::Ready { kv, arithmetic, compatibility, kv_bytes, threads } => {
                 self.begin(link, nth, (kv, arithmetic, compatibility, kv_bytes, threads));
             }
-            Answer::Refused { why } => {
-                let address = lock(&self.shared.peers)[nth].at.address;
-                self.lose(link, &why);
-                self.not_reached(address, &why);
-            }
+            Answer::Refused { why } => self.part(link, nth, &why),
             Answer::Pulse(counts) => lock(&self.shared.peers)[nth].counts = counts,
             Answer::StepEnded { number, tokens } => {
                 let step = lock(&self.shared.peers)[nth].step.take_if(|(of, _)| *of == number);
@@ -527,6 +542,16 @@ impl Exchange<'_> {
         }
     }
 
+    /// An instance and this do not belong together; that may change.
+    fn part(&mut self, link: LinkId, nth: usize, why: &str) {
+        let address = lock(&self.shared.peers)[nth].at.address;
+        // It ends the link when it has heard all.
+        self.greeted.remove(&link);
+        self.pieces.forget(link);
+        self.not_reached(address, why);
+        self.dial[nth] = Some(Instant::now() + REDIAL_REFUSED);
+    }
+
     /// An instance serves from now on, if it computes as the others do.
     fn begin(&mut self, link: LinkId, nth: usize, ready: (SocketAddr, String, String, u64, u32)) {
         let mut peers = lock(&self.shared.peers);
@@ -537,26 +562,26 @@ impl Exchange<'_> {
             (!alike).then(|| format!("it computes in {}, and {} in {arithmetic}", ready.1, peer.at.instance))
         });
         if let Some(why) = differs {
-            let address = peers[nth].at.address;
             drop(peers);
-            self.lose(link, &why);
-            return self.not_reached(address, &why);
+            say(&self.shared.node, link, &Order::NotTaken { why: why.clone() });
+            return self.part(link, nth, &why);
         }
         let kv = ready.0;
         (peers[nth].link, peers[nth].ready, peers[nth].draining) = (Some(link), Some(ready), false);
-        let stage = peers[nth].stage;
+        peers[nth].times += 1;
+        let (stage, times) = (peers[nth].stage, peers[nth].times);
         (self.note)(&format!("{} is there, at {}", peers[nth].at.instance, peers[nth].at.address));
         // Connected before a request needs it.
         for (other, peer) in peers.iter().enumerate() {
             let Some((its_link, its_kv)) = peer.link.zip(peer.ready.as_ref().map(|ready| ready.0)) else { continue };
-            if other != nth {
+            if other != nth && queue(&peer.at) != queue(&peers[nth].at) {
                 say(&self.shared.node, its_link, &Order::Discovered { source: kv });
                 say(&self.shared.node, link, &Order::Discovered { source: its_kv });
             }
         }
         drop(peers);
         if let Some(presence) = &self.presence {
-            presence.back(stage);
+            presence.back(stage, times);
         }
     }
 }

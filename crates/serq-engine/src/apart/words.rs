@@ -33,6 +33,8 @@ pub(super) enum Order {
     Cancel { id: u128 },
     /// KV will come from there: connect.
     Discovered { source: SocketAddr },
+    /// It is not taken, and why.
+    NotTaken { why: String },
     /// Nobody needs it any more: it may go.
     Dismissed,
 }

@@ -1,6 +1,6 @@
 //! An instance by itself: it computes what its scheduler sends, and its connector moves KV.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -28,6 +28,9 @@ use crate::workers::Workers;
 
 /// Bytes of blocks that are converted on their way.
 const STAGING: usize = 16 << 20;
+
+/// Different things that are noted once.
+const NOTES_MOST: usize = 256;
 
 /// How an instance begins.
 #[derive(Clone, Debug)]
@@ -132,6 +135,8 @@ impl Worker {
         let (steps, asked) = mpsc::channel::<Step>();
         let (here, model, of_store) = (Arc::clone(&shared), Arc::clone(model), Arc::clone(&store));
         let computing = move || {
+            // Who cannot compute any more is gone: another process may.
+            let _gone = Dismissal(&here.dismissed);
             let workers = Workers::new(cores);
             let mut runner = Runner::new(&model, layout);
             while let Ok(Step { link, number, runs }) = asked.recv() {
@@ -168,6 +173,8 @@ impl Worker {
                 counts: Counts::default(),
                 pulse: Instant::now(),
                 told_draining: false,
+                parting: Vec::new(),
+                noted: BTreeSet::new(),
             };
             while !here.down.load(Ordering::SeqCst) {
                 serving.turn();
@@ -216,6 +223,17 @@ impl Drop for Worker {
     }
 }
 
+/// Dismisses an instance whose thread ends by a panic.
+struct Dismissal<'a>(&'a AtomicBool);
+
+impl Drop for Dismissal<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -260,6 +278,9 @@ struct Serving<'s> {
     /// When it says next that it is there.
     pulse: Instant,
     told_draining: bool,
+    /// Links that end a moment after the last word was said.
+    parting: Vec<(LinkId, Instant)>,
+    noted: BTreeSet<String>,
 }
 
 impl Serving<'_> {
@@ -284,7 +305,15 @@ impl Serving<'_> {
                 self.lose(link);
             }
             Some(Event::TurnedAway { from, why }) => (self.note)(&format!("{} was turned away: {why}", from.ip())),
-            Some(Event::Linked { .. } | Event::NotLinked { .. } | Event::Ended { .. } | Event::Woken) | None => {}
+            // It dials nobody, and has one way.
+            Some(
+                Event::Linked { .. }
+                | Event::NotLinked { .. }
+                | Event::NotOffered { .. }
+                | Event::Ended { .. }
+                | Event::Woken,
+            )
+            | None => {}
         }
         self.pulse();
         self.drain();
@@ -297,6 +326,9 @@ impl Serving<'_> {
             return;
         }
         self.pulse = now + PULSE;
+        for (link, _) in self.parting.extract_if(.., |(_, until)| *until <= now).collect::<Vec<_>>() {
+            self.lose(link);
+        }
         let Some((link, heard)) = self.scheduler else { return };
         if now - heard > SILENCE {
             (self.note)(&format!("the scheduler is cut off: it said nothing for {} s", SILENCE.as_secs()));
@@ -313,6 +345,12 @@ impl Serving<'_> {
             ..self.counts
         };
         say(&self.shared.node, link, &Answer::Pulse(counts));
+    }
+
+    fn note_once(&mut self, note: String) {
+        if self.noted.len() < NOTES_MOST && self.noted.insert(note.clone()) {
+            (self.note)(&note);
+        }
     }
 
     fn drain(&mut self) {
@@ -345,7 +383,7 @@ impl Serving<'_> {
             self.told_draining = false;
             let Ready { kv, arithmetic, compatibility, kv_bytes, threads } = self.ready.clone();
             say(&self.shared.node, link, &Answer::Ready { kv, arithmetic, compatibility, kv_bytes, threads });
-            (self.note)("a scheduler has come");
+            self.note_once("a scheduler has come".into());
         }
     }
 
@@ -401,6 +439,10 @@ impl Serving<'_> {
             }
             Order::Cancel { id } => connector.tell(Told::Cancelled { id: TransferId(id) }),
             Order::Discovered { source } => connector.tell(Told::Discovered { source }),
+            Order::NotTaken { why } => {
+                self.note_once(format!("its scheduler does not take it: {why}"));
+                self.lose(link);
+            }
             Order::Dismissed => self.shared.dismissed.store(true, Ordering::SeqCst),
         }
     }
@@ -421,8 +463,9 @@ impl Serving<'_> {
         };
         match why {
             Some(why) => {
-                (self.note)(&format!("a scheduler was turned away: {why}"));
+                self.note_once(format!("a scheduler was turned away: {why}"));
                 say(&self.shared.node, link, &Answer::Refused { why });
+                self.parting.push((link, Instant::now() + PULSE));
             }
             None => self.waiting = Some(link),
         }

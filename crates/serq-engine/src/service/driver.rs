@@ -36,6 +36,15 @@ enum Due {
     Patience,
 }
 
+/// How a request was lost.
+#[derive(Clone, Copy)]
+struct Loss {
+    /// Something of it was computed or tried: that is one retry less.
+    spent: bool,
+    /// It waits until somebody is there.
+    waits: bool,
+}
+
 /// A read of the kernel's.
 #[derive(Clone, Copy)]
 struct Read {
@@ -48,8 +57,10 @@ struct Read {
 /// An instance that is gone.
 struct Going {
     why: String,
-    /// It has come back meanwhile, empty.
-    back: bool,
+    /// The kernel knew it, and somebody came to it all the same.
+    known: bool,
+    /// It has come back meanwhile, empty, for the so-manieth time.
+    back: Option<u64>,
 }
 
 struct Driver<'c, const MODELLED: bool> {
@@ -89,9 +100,7 @@ struct Driver<'c, const MODELLED: bool> {
     gone: BTreeMap<u32, String>,
     /// Instances that take no new work: sessions from this one on are new.
     draining: BTreeMap<u32, u64>,
-    /// How often an instance came back.
-    came_back: u64,
-    /// Whose sessions are over and who come again: now, or when an instance is back, if it is by then.
+    /// Whose sessions are over and who come again: now, or when somebody is there, if that is by then.
     again: Vec<Live>,
     parked: Vec<(f64, Live)>,
     /// Work that takes no time here.
@@ -148,7 +157,6 @@ pub(super) fn drive<const MODELLED: bool>(
         going: BTreeMap::new(),
         gone: BTreeMap::new(),
         draining: BTreeMap::new(),
-        came_back: 0,
         again: Vec::new(),
         parked: Vec::new(),
         done: VecDeque::new(),
@@ -212,7 +220,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             Told::StepEnded { stage, tokens } => self.end_step(stage, tokens),
             Told::Copied { copy, moved } => self.end_copy(copy, moved),
             Told::Gone { stage, why } => self.go(stage, why),
-            Told::Back { stage } => self.come_back(stage),
+            Told::Back { stage, times } => self.come_back(stage, times),
+            // One that is gone and back took new work again.
+            Told::Draining { stage } if self.going.contains_key(&stage) => {}
             Told::Draining { stage } => {
                 let time = self.now();
                 self.tell(Fact::Draining { time, stage });
@@ -358,7 +368,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 gone_away: false,
                 again: false,
                 waits: false,
-                lost_at: None,
+                waits_until: None,
+                why: String::new(),
                 started: false,
                 figures: Figures::default(),
             };
@@ -411,6 +422,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         self.followers.retain(|follower| follower.live.ticket != ticket);
         self.parked.retain(|(_, live)| live.ticket != ticket);
+        self.again.retain(|live| live.ticket != ticket);
         let sessions: Vec<u64> = self.live.iter().filter(|(_, l)| l.ticket == ticket).map(|(&s, _)| s).collect();
         for session in sessions {
             if let Some(live) = self.live.get_mut(&session) {
@@ -512,6 +524,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 over.push((run.session, message));
                 continue;
             }
+            live.waits_until = None;
             if !live.started {
                 live.started = true;
                 live.figures.tokens_cached = computed.min(live.prompt);
@@ -763,9 +776,12 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 }
                 self.tell(Fact::WorkEnded { time, job });
             }
+            // Who had anything there is routed again with everybody else.
+            (Err(_), Some(_)) if copying.pools.iter().any(|&pool| self.is_going(pool)) => {}
             (Err(why), Some(_)) => {
                 self.mistrust(copying.pools[0]);
-                self.route_again(session, &why, false);
+                self.mark_lost(session, &why, Loss { spent: true, waits: false });
+                self.cancel(session);
             }
             (moved, None) => {
                 // What it did not bring is a part of the read.
@@ -800,23 +816,40 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.clock.set(Due::Trusted(stage), time + MISTRUST);
     }
 
-    /// Who has waited too long is told that nobody is there.
+    /// Who has waited too long is told for whom.
     fn give_up_waiting(&mut self, time: f64) {
-        let over = self.parked.partition_point(|(until, _)| *until <= time);
-        for (_, mut live) in self.parked.drain(..over).collect::<Vec<_>>() {
-            let gone = self.gone.values().next().cloned();
-            live.finish = Some(Finish::Unavailable(gone.unwrap_or_else(|| "no instance for it is there".into())));
-            self.finish(live);
+        for (until, mut live) in std::mem::take(&mut self.parked) {
+            if until > time {
+                self.parked.push((until, live));
+            } else {
+                live.finish = Some(Finish::Unavailable(std::mem::take(&mut live.why)));
+                self.finish(live);
+            }
         }
-        if let Some((until, _)) = self.parked.first() {
-            self.clock.set(Due::Patience, *until);
-        }
+        self.wait_for_parked();
+    }
+
+    fn wait_for_parked(&mut self) {
+        let first = self.parked.iter().map(|(until, _)| *until).min_by(f64::total_cmp);
+        self.clock.set(Due::Patience, first.unwrap_or(f64::INFINITY));
+    }
+
+    /// Somebody is there: whoever waited for that tries.
+    fn release_parked(&mut self) {
+        self.again.extend(self.parked.drain(..).map(|(_, live)| live));
+        self.wait_for_parked();
     }
 
     fn trust(&mut self, stage: u32, time: f64) {
         if !self.is_absent(stage) {
             self.tell(Fact::Back { time, stage });
+            self.release_parked();
         }
+    }
+
+    /// Whether a pool is the memory of an instance that is gone, and the kernel is to be told.
+    fn is_going(&self, pool: u32) -> bool {
+        self.going.keys().any(|&stage| self.served.instances[stage as usize] == Some(pool))
     }
 
     /// Whether an instance is gone, or takes no new work.
@@ -845,24 +878,18 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
-    /// What a request had is lost: it begins again with the tokens there are, or fails. If an instance was `absent`, and
-    /// is the second time with none come back, it waits for one.
-    fn route_again(&mut self, session: u64, why: &str, absent: bool) {
-        self.mark_lost(session, why, absent);
-        self.cancel(session);
-    }
-
-    fn mark_lost(&mut self, session: u64, why: &str, absent: bool) {
-        let came_back = self.came_back;
+    /// What a request had is lost, or nobody was where it came: it begins again with the tokens there are, now or once
+    /// somebody is there; or it fails.
+    fn mark_lost(&mut self, session: u64, why: &str, loss: Loss) {
         let retries = self.instances.as_ref().map_or(0, |instances| instances.retries());
         let Some(live) = self.live.get_mut(&session) else { return };
         if live.gone_away || live.again || live.finish.is_some() {
             return;
         }
         if live.figures.retries < retries {
-            live.figures.retries += 1;
-            live.again = true;
-            live.waits = absent && live.lost_at.replace(came_back) == Some(came_back);
+            live.figures.retries += u32::from(loss.spent);
+            (live.again, live.waits) = (true, loss.waits);
+            why.clone_into(&mut live.why);
         } else {
             live.finish = Some(Finish::Unavailable(why.to_owned()));
             live.gone_away = true;
@@ -871,7 +898,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
 
     fn go(&mut self, stage: u32, why: String) {
         self.draining.remove(&stage);
-        self.going.insert(stage, Going { why, back: false });
+        self.going.insert(stage, Going { why, known: false, back: None });
         let memory = self.served.instances[stage as usize];
         let touched = self.copying.iter().filter(|(_, copying)| copying.pools.iter().any(|&pool| Some(pool) == memory));
         for (&copy, _) in touched {
@@ -881,23 +908,21 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
-    fn come_back(&mut self, stage: u32) {
+    fn come_back(&mut self, stage: u32, times: u64) {
         if let Some(going) = self.going.get_mut(&stage) {
-            going.back = true;
+            going.back = Some(times);
         } else if let Some(why) = self.gone.remove(&stage) {
             // Who got there meanwhile is not there for who comes back.
             if !self.kernel.sessions_at(stage).is_empty() {
-                self.going.insert(stage, Going { why, back: true });
+                self.going.insert(stage, Going { why, known: true, back: Some(times) });
                 return;
             }
             let time = self.now();
             self.tell(Fact::Back { time, stage });
             if let Some(instances) = &mut self.instances {
-                instances.welcome(stage);
+                instances.welcome(stage, times);
             }
-            self.came_back += 1;
-            self.clock.stop(Due::Patience);
-            self.again.extend(self.parked.drain(..).map(|(_, live)| live));
+            self.release_parked();
         }
     }
 
@@ -907,7 +932,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         for (stage, first) in self.draining.clone() {
             let there = self.kernel.sessions_at(stage);
             for &session in there.iter().filter(|&&session| session >= first) {
-                self.route_again(session, "the only instance for it takes no new work", true);
+                let why = format!("{} is to end, and no other is there", self.served.name_of(stage));
+                self.mark_lost(session, &why, Loss { spent: false, waits: true });
+                self.cancel(session);
             }
             if there.is_empty() {
                 self.draining.remove(&stage);
@@ -918,8 +945,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         let kernel = &self.kernel;
         let again = self.gone.extract_if(.., |&stage, _| !kernel.sessions_at(stage).is_empty());
-        self.going.extend(again.map(|(stage, why)| (stage, Going { why, back: false })));
-        for (stage, Going { why, back }) in std::mem::take(&mut self.going) {
+        self.going.extend(again.map(|(stage, why)| (stage, Going { why, known: true, back: None })));
+        for (stage, Going { why, known, back }) in std::mem::take(&mut self.going) {
             let memory = self.served.instances[stage as usize];
             let there = self.kernel.sessions_at(stage);
             let reads = self.copying.values().any(|copying| {
@@ -930,7 +957,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 live.is_some_and(|live| live.running.iter().any(|&running| running != stage))
             };
             if reads || there.iter().any(runs) {
-                self.going.insert(stage, Going { why, back });
+                self.going.insert(stage, Going { why, known, back });
                 continue;
             }
             for Computing { session, .. } in self.steps.remove(&stage).unwrap_or_default() {
@@ -938,12 +965,15 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     live.has_run(stage);
                 }
             }
-            there.iter().for_each(|&session| self.mark_lost(session, &why, true));
+            for &session in &there {
+                let spent = !known && self.live.get(&session).is_some_and(|live| !live.shares.is_empty());
+                self.mark_lost(session, &why, Loss { spent, waits: known });
+            }
             let time = self.now();
             self.tell(Fact::Gone { time, stage });
             self.gone.insert(stage, why);
-            if back {
-                self.come_back(stage);
+            if let Some(times) = back {
+                self.come_back(stage, times);
             }
         }
     }
@@ -956,9 +986,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         if std::mem::take(&mut live.again) && !live.gone_away {
             live.shares.clear();
             if std::mem::take(&mut live.waits) {
-                let until = self.time + PATIENCE;
-                self.clock.set(Due::Patience, self.parked.first().map_or(until, |(until, _)| *until));
+                let until = *live.waits_until.get_or_insert(self.time + PATIENCE);
                 self.parked.push((until, live));
+                self.wait_for_parked();
             } else {
                 self.again.push(live);
             }
@@ -1013,27 +1043,38 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 instances.stop_copy(copy);
             }
         }
-        let under_way = |driver: &Self| !driver.steps.is_empty() || !driver.copying.is_empty();
-        while !MODELLED && under_way(self) {
-            match self.facts.recv() {
-                Ok(Told::StepEnded { stage, .. }) => drop(self.steps.remove(&stage)),
-                Ok(Told::Copied { copy, .. }) => drop(self.copying.remove(&copy)),
-                Ok(other) => {
+        // A step of an instance that is gone does not, and nobody will tell its end.
+        let going = &self.going;
+        self.steps.retain(|stage, _| !going.contains_key(stage));
+        let (mut before, mut kept) = (std::mem::take(&mut self.heard), VecDeque::new());
+        while !MODELLED && !(self.steps.is_empty() && self.copying.is_empty()) {
+            let told = match before.pop_front() {
+                Some(told) => told,
+                None => match self.facts.recv() {
+                    Ok(told) => told,
+                    Err(_) => break,
+                },
+            };
+            match told {
+                Told::StepEnded { stage, .. } => drop(self.steps.remove(&stage)),
+                Told::Copied { copy, .. } => drop(self.copying.remove(&copy)),
+                other => {
                     if let Told::Gone { stage, .. } = &other {
                         self.steps.remove(stage);
                     }
-                    self.heard.push_back(other);
+                    kept.push_back(other);
                 }
-                Err(_) => break,
             }
         }
+        kept.append(&mut before);
+        self.heard = kept;
         self.steps.clear();
         self.copying.clear();
         self.reads.clear();
         self.overdue.clear();
         // Those that were gone still are.
         let gone = std::mem::take(&mut self.gone).into_iter();
-        self.going.extend(gone.map(|(stage, why)| (stage, Going { why, back: false })));
+        self.going.extend(gone.map(|(stage, why)| (stage, Going { why, known: false, back: None })));
         if let Some(decisions) = &mut self.decisions {
             decisions.fact(&Fact::Restarted);
         }

@@ -35,9 +35,10 @@ pub(super) struct Live {
     pub(super) gone_away: bool,
     /// Its session is over, and another one comes.
     pub(super) again: bool,
-    /// … once an instance is back: it was lost twice since the last one was, at these many comings back.
+    /// … once somebody is there, if that is by then; and for whom it waits.
     pub(super) waits: bool,
-    pub(super) lost_at: Option<u64>,
+    pub(super) waits_until: Option<f64>,
+    pub(super) why: String,
     pub(super) started: bool,
     pub(super) figures: Figures,
 }

@@ -23,6 +23,8 @@ use crate::nixl::Agent;
 const GREETING: Duration = Duration::from_secs(5);
 /// From one word to the next of who has been greeted: an agent of NIXL's is made between two.
 const AGREEING: Duration = Duration::from_secs(20);
+/// What a peer's host does not take for so long never comes: the link is over.
+const UNHEARD: Duration = Duration::from_secs(15);
 /// Connections that are being greeted.
 const GREETINGS_MOST: usize = 64;
 /// Peers it is linked with.
@@ -374,6 +376,10 @@ fn dial(shared: &Arc<Shared>, peer: SocketAddr) -> io::Result<()> {
     let pair = u64::from_le_bytes(pair);
     let greet = |purpose| {
         let stream = TcpStream::connect_timeout(&peer, GREETING)?;
+        if stream.local_addr()? == stream.peer_addr()? {
+            // A port that is free may be drawn for the dialler's own end.
+            return Err(io::Error::other("nobody listens there"));
+        }
         let who = greeting::dial(&stream, &shared.token, shared.me, purpose, pair, deadline)?;
         Ok::<_, io::Error>((stream, who))
     };
@@ -407,6 +413,7 @@ fn link(shared: &Arc<Shared>, who: Who, reach: Reach, messages: TcpStream, bytes
         // A host that is gone is noticed on a link that is silent, too.
         let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
         SockRef::from(stream).set_tcp_keepalive(&alive)?;
+        SockRef::from(stream).set_tcp_user_timeout(Some(UNHEARD))?;
     }
     let id = LinkId(shared.links_begun.fetch_add(1, Ordering::SeqCst));
     let way = reach.way();

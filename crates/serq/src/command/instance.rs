@@ -65,7 +65,7 @@ pub(crate) struct Instance {
     transport: TransportFlags,
 
     /// After a termination, serve those who are there for at most so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     drain: f64,
 
     /// End when standard input does
@@ -76,16 +76,24 @@ pub(crate) struct Instance {
 /// How KV goes.
 #[derive(Args, Clone)]
 pub(crate) struct TransportFlags {
-    /// How KV may come and go, the best first: `shm` within a host, `tcp` anywhere
-    #[arg(long, value_name = "WAY", value_delimiter = ',', default_values_t = [WayFlag(Way::Shm), WayFlag(Way::Tcp)])]
+    /// How KV may come and go, the best first: `shm` within a host, `nixl` where SERQ_NIXL names its library, `tcp`
+    /// anywhere [default: shm,tcp]
+    #[arg(long, value_name = "WAY", value_delimiter = ',')]
     transport: Vec<WayFlag>,
 }
 
 impl TransportFlags {
     /// As a command line has them.
-    pub(crate) fn argument(&self) -> String {
+    pub(crate) fn argument(&self) -> Option<String> {
         let ways: Vec<String> = self.transport.iter().map(WayFlag::to_string).collect();
-        format!("--transport={}", ways.join(","))
+        (!ways.is_empty()).then(|| format!("--transport={}", ways.join(",")))
+    }
+
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        match &self.transport[..] {
+            [] => vec![Way::Shm, Way::Tcp],
+            ways => ways.iter().map(|way| way.0).collect(),
+        }
     }
 }
 
@@ -130,14 +138,20 @@ impl std::str::FromStr for WayFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ways = [Way::Shm, Way::Tcp];
+        let ways = [Way::Shm, Way::Nixl, Way::Tcp];
         let found = ways.into_iter().find(|way| way.to_string() == text);
-        found.map(Self).ok_or_else(|| "`shm` or `tcp` is meant".into())
+        found.map(Self).ok_or_else(|| "`shm`, `nixl` or `tcp` is meant".into())
     }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds) && seconds.is_sign_positive());
+    seconds.ok_or_else(|| "a number of seconds from 0 is meant".into())
 }
 
 impl Instance {
     pub(crate) fn execute(self) -> Result<(), Failure> {
+        self.check_addresses()?;
         let served = served(&self.file, &self.settings, &self.messages)?;
         let token = self.secret.token()?;
         let all = served.instances();
@@ -167,7 +181,7 @@ impl Instance {
             kv_reached_at: self.kv_reached_at,
             token,
             incarnation: incarnation(),
-            ways: self.transport.transport.iter().map(|way| way.0).collect(),
+            ways: self.transport.ways(),
             cores: packed.cores,
             transfer: TransferConfig::default(),
         };
@@ -195,6 +209,30 @@ impl Instance {
             });
         }
         self.until_dismissed(&worker)
+    }
+
+    fn check_addresses(&self) -> Result<(), Failure> {
+        let listens = [("--listen", Some(self.listen)), ("--kv-listen", self.kv_listen)];
+        let reached = [("--reached-at", self.reached_at), ("--kv-reached-at", self.kv_reached_at)];
+        for (flag, address) in listens.into_iter().chain(reached) {
+            if let Some(address) = address.filter(|address| !address.is_ipv4()) {
+                return Err(Failure::Usage(format!("{flag} {address}: an address of IPv4 is meant")));
+            }
+        }
+        for (flag, address) in reached {
+            if let Some(address) = address.filter(|at| at.port() == 0 || at.ip().is_unspecified()) {
+                return Err(Failure::Usage(format!("{flag} {address}: others cannot reach it there")));
+            }
+        }
+        let anywhere = self.kv_listen.unwrap_or(self.listen).ip().is_unspecified();
+        match (anywhere, self.kv_reached_at) {
+            (true, None) => {
+                let message =
+                    "it listens for KV at every address of the host: --kv-reached-at says which one others take";
+                Err(Failure::Usage(message.into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The first termination drains, the second ends it.

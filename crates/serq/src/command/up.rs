@@ -146,6 +146,9 @@ pub(crate) fn decisions(path: Option<&PathBuf>, served: &Served, modelled: bool)
 
 impl Up {
     pub(crate) fn execute(self) -> Result<(), Failure> {
+        if !self.processes && self.transport.argument().is_some() {
+            return Err(Failure::Usage("--transport is for --processes: in one process KV is copied".into()));
+        }
         let served = served(&self.file, &self.settings, &self.messages)?;
         let serving = self.engine.open()?;
         let (named, brings) = (served.instances(), served.brings());
@@ -159,7 +162,7 @@ impl Up {
             (false, true) => {
                 let mut command = vec![self.file.clone()];
                 command.extend(self.settings.arguments());
-                command.push(self.transport.argument());
+                command.extend(self.transport.argument());
                 let started = Processes::start(&named, &command, &self.engine, cores)?;
                 let apart = started.apart(self.retries);
                 processes = Some(started);

@@ -20,8 +20,9 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 /// More requests than this are not taken on at a time.
 const LIVE_MOST: u64 = 10_000;
-/// A request that is not refused by then is on its way.
-const REFUSED_BY: Duration = Duration::from_secs(5);
+/// A request that is not refused by then is on its way. Longer than it takes to notice that an instance is silent and
+/// to wait for another.
+const REFUSED_BY: Duration = Duration::from_secs(30);
 
 /// One model, served by a program's instances.
 pub(crate) struct EngineBackend {
@@ -85,7 +86,8 @@ impl Events for EngineEvents {
             None => self.events.poll_recv(context).map(|told| {
                 told.map(|told| match told {
                     Told::Event(event) => event,
-                    Told::Refused(message) | Told::Unavailable(message) => Event::Failed(message),
+                    Told::Refused(message) => Event::Failed(message),
+                    Told::Unavailable(message) => Event::Unavailable(message),
                 })
             }),
         }

@@ -118,7 +118,13 @@ impl One {
                 if began.elapsed() > LASTED {
                     wait = AGAIN.0;
                 }
-                thread::sleep(wait);
+                let again = Instant::now() + wait;
+                while Instant::now() < again && !stop.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
                 (began, wait) = (Instant::now(), (wait * 2).min(AGAIN.1));
                 match spawn(&arguments, &token, Some(place.address)) {
                     Ok(again) => {

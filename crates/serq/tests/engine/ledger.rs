@@ -125,14 +125,14 @@ impl Steps {
             presence.gone(stage, "it ended".into());
         }
         if back {
-            presence.back(stage);
+            presence.back(stage, 0);
         }
     }
 
     /// All instances are there again.
     pub(crate) fn all_back(&mut self) {
         for &stage in &self.gone {
-            self.presence.as_ref().expect("somebody watches").back(stage);
+            self.presence.as_ref().expect("somebody watches").back(stage, 0);
         }
     }
 }
@@ -194,7 +194,7 @@ impl Instances for Ledger {
         1_000
     }
 
-    fn welcome(&mut self, stage: u32) {
+    fn welcome(&mut self, stage: u32, _: u64) {
         self.steps.lock().unwrap().gone.remove(&stage);
     }
 
