@@ -326,10 +326,17 @@ pub struct Replayed {
 ///
 /// One sentence: the line that can't be read, or the first decision that differs.
 pub fn replay(log: impl BufRead) -> Result<Replayed, String> {
-    let mut lines = log.lines().enumerate().map(|(number, line)| {
-        let line = line.map_err(|error| format!("line {}: {error}", number + 1))?;
-        let line = serde_json::from_str(&line).map_err(|error| format!("line {}: {error}", number + 1))?;
-        Ok::<(usize, Line), String>((number + 1, line))
+    let mut written = log.lines().enumerate().peekable();
+    let mut lines = std::iter::from_fn(|| {
+        let (number, line) = written.next()?;
+        let line = line.map_err(|error| format!("line {}: {error}", number + 1));
+        match line.map(|line| serde_json::from_str(&line)) {
+            Ok(Ok(line)) => Some(Ok::<(usize, Line), String>((number + 1, line))),
+            // Its writer was killed while it wrote this line.
+            Ok(Err(error)) if number > 0 && error.is_eof() && written.peek().is_none() => None,
+            Ok(Err(error)) => Some(Err(format!("line {}: {error}", number + 1))),
+            Err(error) => Some(Err(error)),
+        }
     });
     let Some(Line::Program { modelled, program }) = lines.next().transpose()?.map(|(_, line)| line) else {
         return Err("this is no log of decisions: it does not begin with its program".into());
@@ -394,8 +401,8 @@ fn decide_again<const MODELLED: bool>(
             }
         }
     }
-    if let Some(more) = decided.front() {
-        // The log ends within what one fact led to, where its writer was stopped.
+    // One that was cut may end within what a fact led to.
+    if let Some(more) = decided.front().filter(|_| replayed.ended) {
         return Err(format!("the log ends before {}", serde_json::to_string(more).expect("a decision is plain data")));
     }
     let kernel = &told.kernel;

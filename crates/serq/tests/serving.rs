@@ -191,6 +191,13 @@ fn clients_that_go_away_leave_nothing_and_the_log_is_decided_again() {
     let cut = serq(&["replay", log.to_str().unwrap()]);
     assert!(cut.status.success());
     assert!(String::from_utf8_lossy(&cut.stderr).contains("the log has no end"));
+    // … and so does one that was cut within a line, and within what a fact led to.
+    for bytes in [text.len() - end.len() - 5, text.len() / 2, text.len() / 3] {
+        std::fs::write(&log, &text.as_bytes()[..bytes]).unwrap();
+        let cut = serq(&["replay", log.to_str().unwrap()]);
+        assert!(cut.status.success(), "{}", String::from_utf8_lossy(&cut.stderr));
+        assert!(String::from_utf8_lossy(&cut.stderr).contains("the log has no end"));
+    }
     std::fs::write(&log, [lines[0], end].concat()).unwrap();
     let lacking = serq(&["replay", log.to_str().unwrap()]);
     assert!(!lacking.status.success());

@@ -7,9 +7,8 @@ use clap::Args;
 use serq_engine::apart::At;
 
 use super::instance::SecretFlags;
-use super::up::{EngineFlags, decisions, served};
+use super::up::{ServedFlags, decisions};
 use crate::failure::Failure;
-use crate::flags::{MessageFlags, SettingFlags};
 use crate::output;
 use crate::serving::http::Http;
 use crate::serving::{Apart, Instances};
@@ -17,18 +16,8 @@ use crate::serving::{Apart, Instances};
 /// Serve a program whose instances run elsewhere, each as a `serq instance`
 #[derive(Args)]
 pub(crate) struct Gateway {
-    /// The program's text, the same everywhere
-    #[arg(value_name = "FILE")]
-    file: String,
-
     #[command(flatten)]
-    settings: SettingFlags,
-
-    #[command(flatten)]
-    messages: MessageFlags,
-
-    #[command(flatten)]
-    engine: EngineFlags,
+    served: ServedFlags,
 
     #[command(flatten)]
     secret: SecretFlags,
@@ -66,7 +55,7 @@ fn peer(text: &str) -> Result<At, String> {
 
 impl Gateway {
     pub(crate) fn execute(mut self) -> Result<(), Failure> {
-        let served = served(&self.file, &self.settings, &self.messages)?;
+        let served = self.served.served()?;
         let token = self.secret.token()?;
         let named = served.instances();
         for at in &mut self.peers {
@@ -77,7 +66,7 @@ impl Gateway {
                 at.instance = only.to_owned();
             }
         }
-        let serving = self.engine.open()?;
+        let serving = self.served.engine.open()?;
         let brings = served.brings();
         let decisions = decisions(self.decisions.as_ref(), &served, false)?;
         let http = Http::listen(self.host, self.port)?;

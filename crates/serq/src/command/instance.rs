@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serq_engine::apart::{Identity, Token, TransferConfig, Way, Worker, WorkerOptions};
 
-use super::up::{EngineFlags, served};
+use super::up::ServedFlags;
 use crate::failure::Failure;
-use crate::flags::{MessageFlags, SettingFlags};
 use crate::output;
 use crate::serving::http::interrupted;
 use crate::serving::{incarnation, memory_free};
@@ -25,22 +24,12 @@ pub(crate) const LISTENING: &str = "listening ";
 /// Run one instance of a program, for a `serq gateway` elsewhere
 #[derive(Args)]
 pub(crate) struct Instance {
-    /// The program's text, the same everywhere
-    #[arg(value_name = "FILE")]
-    file: String,
+    #[command(flatten)]
+    served: ServedFlags,
 
     /// Which instance: `P[0]`
     #[arg(long, value_name = "INSTANCE")]
     queue: String,
-
-    #[command(flatten)]
-    settings: SettingFlags,
-
-    #[command(flatten)]
-    messages: MessageFlags,
-
-    #[command(flatten)]
-    engine: EngineFlags,
 
     #[command(flatten)]
     secret: SecretFlags,
@@ -152,17 +141,17 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl Instance {
     pub(crate) fn execute(self) -> Result<(), Failure> {
         self.check_addresses()?;
-        let served = served(&self.file, &self.settings, &self.messages)?;
+        let served = self.served.served()?;
         let token = self.secret.token()?;
         let all = served.instances();
         // A queue that is not many is its only member, too.
         let is_meant = |name: &str| name == self.queue || format!("{name}[0]") == self.queue;
         let Some(named) = all.iter().find(|instance| is_meant(&instance.name)) else {
             let names: Vec<&str> = all.iter().map(|instance| instance.name.as_str()).collect();
-            let (file, queue) = (&self.file, &self.queue);
+            let (file, queue) = (&self.served.file, &self.queue);
             return Err(Failure::Failed(format!("{file} has no instance {queue}; it has {}", names.join(", "))));
         };
-        let serving = self.engine.open()?;
+        let serving = self.served.engine.open()?;
         let identity = Identity::of(&served, &serving.checkpoint);
         let packed = serving.pack().map_err(Failure::Failed)?;
         let (blocks, block) = (named.memory.blocks, named.memory.block);
@@ -195,7 +184,7 @@ impl Instance {
             blocks * block,
             bytes as f64 / 1e6,
             packed.cores,
-            self.engine.model,
+            self.served.engine.model,
             format!("{:?}", model.compute()).to_lowercase(),
             model.path(),
             worker.address(),

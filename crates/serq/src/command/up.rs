@@ -24,18 +24,8 @@ use crate::serving::{Instances, Serving};
 /// Start the instances a program names, behind an OpenAI-compatible server
 #[derive(Args)]
 pub(crate) struct Up {
-    /// The program's text
-    #[arg(value_name = "FILE")]
-    file: String,
-
     #[command(flatten)]
-    settings: SettingFlags,
-
-    #[command(flatten)]
-    messages: MessageFlags,
-
-    #[command(flatten)]
-    engine: EngineFlags,
+    served: ServedFlags,
 
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -63,6 +53,23 @@ pub(crate) struct Up {
     /// Write what the kernel is told and decides to a file, for `serq replay`
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
+}
+
+/// A program and a model, the same for every process of a deployment.
+#[derive(Args)]
+pub(crate) struct ServedFlags {
+    /// The program's text
+    #[arg(value_name = "FILE")]
+    pub(crate) file: String,
+
+    #[command(flatten)]
+    settings: SettingFlags,
+
+    #[command(flatten)]
+    messages: MessageFlags,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineFlags,
 }
 
 /// The model, and how it is computed.
@@ -128,12 +135,22 @@ impl EngineFlags {
     }
 }
 
-/// A program's file, compiled to be served.
-pub(crate) fn served(file: &str, settings: &SettingFlags, messages: &MessageFlags) -> Result<Served, Failure> {
-    let flags = ProgramFlags { file: file.to_owned(), settings: settings.clone(), messages: messages.clone() };
-    let program = ProgramFile::open(&flags)?;
-    let linked = program.link_to_serve(settings)?;
-    Served::new(linked.program).map_err(|why| Failure::Failed(format!("{file}: {why}")))
+impl ServedFlags {
+    /// The program, compiled to be served.
+    pub(crate) fn served(&self) -> Result<Served, Failure> {
+        let Self { file, settings, messages, .. } = self;
+        let flags = ProgramFlags { file: file.clone(), settings: settings.clone(), messages: messages.clone() };
+        let program = ProgramFile::open(&flags)?;
+        let linked = program.link_to_serve(settings)?;
+        Served::new(linked.program).map_err(|why| Failure::Failed(format!("{file}: {why}")))
+    }
+
+    /// The program as a command line has it.
+    fn program(&self) -> Vec<String> {
+        let mut arguments = vec![self.file.clone()];
+        arguments.extend(self.settings.arguments());
+        arguments
+    }
 }
 
 /// The log of decisions, where one is wanted.
@@ -149,8 +166,8 @@ impl Up {
         if !self.processes && self.transport.argument().is_some() {
             return Err(Failure::Usage("--transport is for --processes: in one process KV is copied".into()));
         }
-        let served = served(&self.file, &self.settings, &self.messages)?;
-        let serving = self.engine.open()?;
+        let served = self.served.served()?;
+        let serving = self.served.engine.open()?;
         let (named, brings) = (served.instances(), served.brings());
         let decisions = decisions(self.decisions.as_ref(), &served, self.modelled)?;
         let cores = serving.cores;
@@ -160,10 +177,9 @@ impl Up {
             (true, _) => Instances::Modelled,
             (false, false) => Instances::Here,
             (false, true) => {
-                let mut command = vec![self.file.clone()];
-                command.extend(self.settings.arguments());
+                let mut command = self.served.program();
                 command.extend(self.transport.argument());
-                let started = Processes::start(&named, &command, &self.engine, cores)?;
+                let started = Processes::start(&named, &command, &self.served.engine, cores)?;
                 let apart = started.apart(self.retries);
                 processes = Some(started);
                 Instances::Apart(apart)
