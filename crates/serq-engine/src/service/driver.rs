@@ -1047,7 +1047,11 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let going = &self.going;
         self.steps.retain(|stage, _| !going.contains_key(stage));
         let (mut before, mut kept) = (std::mem::take(&mut self.heard), VecDeque::new());
-        while !MODELLED && !(self.steps.is_empty() && self.copying.is_empty()) {
+        // Steps that are modelled end by the clock, which begins anew.
+        while !MODELLED {
+            if self.steps.is_empty() && self.copying.is_empty() {
+                break;
+            }
             let told = match before.pop_front() {
                 Some(told) => told,
                 None => match self.facts.recv() {

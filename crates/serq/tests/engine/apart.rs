@@ -57,17 +57,18 @@ struct Deployment {
 
 impl Deployment {
     fn start(text: &str, sets: &[(&'static str, String)], ways: &[Way]) -> Self {
-        Self::start_with(text, sets, ways, |_| None)
+        Self::start_with(text, sets, ways, Compute::F32, |_| None)
     }
 
     fn start_with<'p>(
         text: &str,
         sets: &[(&'static str, String)],
         ways: &[Way],
+        compute: Compute,
         behind: impl Fn(usize) -> Option<[&'p Proxy; 2]>,
     ) -> Self {
         let checkpoint = Checkpoint::tiny(7);
-        let model = Arc::new(Model::new(&checkpoint, Kernels::best(), Compute::F32));
+        let model = Arc::new(Model::new(&checkpoint, Kernels::best(), compute));
         let program = of_text(text, sets);
         let identity = Identity::of(&program, &checkpoint);
         let (mut workers, mut at) = (Vec::new(), Vec::new());
@@ -108,7 +109,7 @@ impl Deployment {
 
     /// The same with a network around each instance: to its scheduler, and to others.
     fn start_behind(text: &str, sets: &[(&'static str, String)], proxies: &[[Proxy; 2]]) -> Self {
-        Self::start_with(text, sets, &[Way::Tcp], |nth| Some([&proxies[nth][0], &proxies[nth][1]]))
+        Self::start_with(text, sets, &[Way::Tcp], Compute::F32, |nth| Some([&proxies[nth][0], &proxies[nth][1]]))
     }
 
     fn kill(&mut self, nth: usize) {
@@ -278,8 +279,12 @@ type Text = (Vec<u32>, Sampling, Vec<u32>);
 
 /// Some prompts, that begin alike now and then, and how each goes on with nobody else there.
 fn texts(program: &str, sets: &[(&str, String)], random: &mut Random, count: usize) -> Vec<Text> {
+    texts_in(Compute::F32, program, sets, random, count)
+}
+
+fn texts_in(compute: Compute, program: &str, sets: &[(&str, String)], random: &mut Random, count: usize) -> Vec<Text> {
     let checkpoint = Checkpoint::tiny(7);
-    let model = Arc::new(Model::new(&checkpoint, Kernels::best(), Compute::F32));
+    let model = Arc::new(Model::new(&checkpoint, Kernels::best(), compute));
     let program = of_text(program, sets);
     let instances = LocalInstances::new(&program, &model, 1, u64::MAX).unwrap();
     let service = Service::start(program, Box::new(instances), None);
@@ -311,7 +316,7 @@ fn small(from: u32, to: u32) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Both ways for bytes, read and written, one leg after the other and both at once, blocks of every relation: greedy
+/// Both ways for bytes, read and written, one leg after the other and both at once, blocks of every relation, two types: greedy
 /// and drawn texts are those of one process, to the token.
 #[test]
 fn texts_do_not_depend_on_where_instances_are() {
@@ -322,11 +327,13 @@ fn texts_do_not_depend_on_where_instances_are() {
     let sizes = [(16, 32), (32, 16), (8, 48), (1, 128)];
     for (nth, (from, to)) in sizes.into_iter().enumerate() {
         let sets = small(from, to);
-        let texts = texts(&programs[0], &sets, &mut Random(nth as u64), 16);
+        // Keys and values are singles there, and bf16 here.
+        let compute = [Compute::F32, Compute::Bf16][nth % 2];
+        let texts = texts_in(compute, &programs[0], &sets, &mut Random(nth as u64), 16);
         for way in [Way::Shm, Way::Tcp] {
             // Each program with each way, and with two of the sizes.
             let program = &programs[(nth + 2 * usize::from(way == Way::Tcp)) % programs.len()];
-            let deployment = Deployment::start(program, &sets, &[way]);
+            let deployment = Deployment::start_with(program, &sets, &[way], compute, |_| None);
             let asked = deployment.ask(&texts);
             let (mut moved, mut early) = (0, 0);
             for (asked, answer) in &asked {
