@@ -356,7 +356,20 @@ fn who_does_not_know_the_token_gets_nowhere_on_any_port() {
 
 #[test]
 fn what_cannot_be_served_is_said_in_a_sentence() {
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 21] = [
+        (
+            &["gateway", PAIR, "--peers", "P=127.0.0.1:7,D=127.0.0.1:7", "--token-file", "README.md"],
+            "cannot both be at 127.0.0.1:7",
+        ),
+        (
+            &["instance", PAIR, "--queue", "P", "--drain=-1", "--token-file", "README.md"],
+            "a number of seconds from 0 is meant",
+        ),
+        (
+            &["instance", PAIR, "--queue", "P", "--listen", "0.0.0.0:0", "--token-file", "README.md"],
+            "--kv-reached-at says which one others take",
+        ),
+        (&["up", PAIR, "--transport", "tcp"], "--transport is for --processes"),
         (&["gateway", PAIR, "--peers", "P=127.0.0.1:1,D=127.0.0.1:2"], "who does not know it is turned away"),
         (&["gateway", PAIR, "--peers", "P:127.0.0.1"], "`P[0]=127.0.0.1:7000` is meant"),
         (&["instance", PAIR, "--queue", "Q[0]", "--token-file", "README.md"], "has no instance Q[0]; it has P, D"),

@@ -510,6 +510,9 @@ impl Serving<'_> {
             Transfer::Lease => Answer::Released { id, leased },
             Transfer::Load { why, .. } => {
                 self.counts.loads_failed += 1;
+                if let Some(why) = why.as_ref().or(refused.as_ref()) {
+                    self.note_once(format!("a load failed: {why}"));
+                }
                 let why = why.or(refused).unwrap_or_else(|| "it was given up".into());
                 Answer::LoadFailed { id, why }
             }

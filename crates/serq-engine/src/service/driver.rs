@@ -1043,15 +1043,33 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 instances.stop_copy(copy);
             }
         }
+        if !MODELLED {
+            self.wait_for_what_runs();
+        }
+        self.steps.clear();
+        self.copying.clear();
+        self.reads.clear();
+        self.overdue.clear();
+        // Those that were gone still are.
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        self.going.extend(gone.map(|(stage, why)| (stage, Going { why, known: false, back: None })));
+        if let Some(decisions) = &mut self.decisions {
+            decisions.fact(&Fact::Restarted);
+        }
+        self.kernel = Kernel::new(&self.served.code, false);
+        self.world = Outside::new(self.served.program.run.seed);
+        (self.arrivals, self.began, self.time) = (0, Instant::now(), 0.0);
+        self.done.clear();
+        (self.clock, self.next) = (Clock::default(), HashMap::new());
+    }
+
+    /// Until no step writes to blocks, and no copy reads or writes any.
+    fn wait_for_what_runs(&mut self) {
         // A step of an instance that is gone does not, and nobody will tell its end.
         let going = &self.going;
         self.steps.retain(|stage, _| !going.contains_key(stage));
         let (mut before, mut kept) = (std::mem::take(&mut self.heard), VecDeque::new());
-        // Steps that are modelled end by the clock, which begins anew.
-        while !MODELLED {
-            if self.steps.is_empty() && self.copying.is_empty() {
-                break;
-            }
+        while !self.steps.is_empty() || !self.copying.is_empty() {
             let told = match before.pop_front() {
                 Some(told) => told,
                 None => match self.facts.recv() {
@@ -1072,21 +1090,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         kept.append(&mut before);
         self.heard = kept;
-        self.steps.clear();
-        self.copying.clear();
-        self.reads.clear();
-        self.overdue.clear();
-        // Those that were gone still are.
-        let gone = std::mem::take(&mut self.gone).into_iter();
-        self.going.extend(gone.map(|(stage, why)| (stage, Going { why, known: false, back: None })));
-        if let Some(decisions) = &mut self.decisions {
-            decisions.fact(&Fact::Restarted);
-        }
-        self.kernel = Kernel::new(&self.served.code, false);
-        self.world = Outside::new(self.served.program.run.seed);
-        (self.arrivals, self.began, self.time) = (0, Instant::now(), 0.0);
-        self.done.clear();
-        (self.clock, self.next) = (Clock::default(), HashMap::new());
     }
 
     fn look(&self) -> Look {

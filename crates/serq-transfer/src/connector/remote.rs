@@ -488,8 +488,11 @@ impl<'s> Exchange<'s> {
                 others.into_iter().for_each(|other| self.shared.node.cut(other));
                 self.links.insert(link, (address, incarnation));
                 let known = self.peers.entry(address).or_default();
+                // Both sides may have dialled: a second link is with whom the first is, whose KV lies as it does.
+                if known.incarnation != incarnation {
+                    (known.pull, known.push) = (None, None);
+                }
                 (known.link, known.incarnation, known.dialling) = (Some(link), incarnation, false);
-                (known.pull, known.push) = (None, None);
                 let mut greeting = vec![0];
                 greeting.extend_from_slice(self.memory.descriptor.to_json().as_bytes());
                 self.shared.node.send(link, greeting);

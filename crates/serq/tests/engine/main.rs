@@ -405,6 +405,39 @@ fn a_program_that_stops_goes_on_anew() {
     assert_eq!(setup.replay().requests, 5);
 }
 
+/// The same while an instance is gone, whose step nobody ends any more.
+#[test]
+fn a_program_stops_though_an_instance_is_gone() {
+    let path = root().join(PAIR);
+    let text = fs::read_to_string(&path).unwrap();
+    let text =
+        text.replacen("set asked = now;", "set asked = now; branch (answer == 13 ? 2 : 0) { set asked = 0; }", 1);
+    for seed in 0..20 {
+        let served = compiled(&path, &text, &[("thr", "20".into())]);
+        let (ledger, steps) = Ledger::far(&served);
+        let service = Service::start(served, Box::new(ledger), None);
+        let mut random = Random(seed);
+        let before = ask(&service, prompt(&mut random, 50), 5, 1);
+        assert_eq!(service.look().unwrap().live, 1);
+        steps.lock().unwrap().lose(0, false);
+        let stops = ask(&service, prompt(&mut random, 9), 13, 1);
+        for asked in [&before, &stops] {
+            let (_, finish) = ending(asked);
+            assert!(matches!(&finish, Finish::Failed(why) if why.contains("neither 1 nor 0")), "{finish:?}");
+        }
+        steps.lock().unwrap().all_back();
+        let after = ask(&service, prompt(&mut random, 60), 7, 1);
+        while service.look().unwrap().live > 0 {
+            let mut steps = steps.lock().unwrap();
+            if steps.running() > 0 {
+                steps.end(0);
+            }
+        }
+        check(&after);
+        nothing_is_left(&service);
+    }
+}
+
 fn start_served(served: Served) -> Setup {
     let (ledger, _) = Ledger::new(&served, false);
     let log = Log::default();
