@@ -67,3 +67,43 @@ fn attended(query: &[f32], token: usize, number: impl Fn(Half, usize, usize) -> 
     }
     sum / weights
 }
+
+#[cfg(test)]
+mod tests {
+    use serq_transfer::layout::BlockTable;
+
+    use super::*;
+    use crate::kernels::{Compute, Path};
+    use crate::weights::Checkpoint;
+
+    /// Any two slots, heads or halves exchanged are seen, in singles and in bf16; the pattern itself is right.
+    #[test]
+    fn rows_that_are_exchanged_are_seen_by_attention() {
+        for (compute, path) in
+            [(Compute::F32, Path::Portable), (Compute::F32, Path::best()), (Compute::Bf16, Path::best())]
+        {
+            let model = Model::new(&Checkpoint::tiny(7), path, compute);
+            let layout = model.kv_layout(8);
+            let (store, memory) = KvStore::shared(layout, 3, "P", "tiny", 0).unwrap();
+            let store = Arc::new(store);
+            let block = 2;
+            let mut bytes = vec![0; memory.descriptor.memory_bytes()];
+            let table = BlockTable { first_token: 0, blocks: &[block] };
+            canary::fill(&memory.descriptor, 0, &table, 0..8, &mut bytes);
+            memory.region.write(0, &bytes).unwrap();
+            let mut look = look(&model, &store);
+            assert_eq!(look(block, 8), Ok(()), "{compute:?}");
+            let (row, first) = (layout.head_bytes(), block as usize * layout.block_bytes());
+            let rows = layout.block_bytes() / row;
+            for (one, other) in (0..rows).flat_map(|one| (one + 1..rows).map(move |other| (one, other))).step_by(17) {
+                let mut wrong = bytes.clone();
+                let (one, other) = (first + one * row, first + other * row);
+                for at in 0..row {
+                    wrong.swap(one + at, other + at);
+                }
+                memory.region.write(0, &wrong).unwrap();
+                assert!(look(block, 8).is_err(), "{compute:?}: rows at {one} and {other} of {rows}");
+            }
+        }
+    }
+}

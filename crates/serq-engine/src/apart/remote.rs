@@ -48,12 +48,6 @@ pub struct PeerLook {
     pub gone: Option<String>,
     /// It takes no new work.
     pub draining: bool,
-    /// How it computes.
-    pub arithmetic: String,
-    /// Bytes of its blocks.
-    pub kv_bytes: u64,
-    /// Threads it computes on.
-    pub threads: u32,
     /// By name, what its connector has counted.
     pub counts: Vec<(&'static str, &'static str, u64)>,
 }
@@ -89,7 +83,8 @@ struct Peer {
     /// A step that runs there.
     step: Option<(u64, Ended)>,
     steps: u64,
-    ready: Option<(SocketAddr, String, String, u64, u32)>,
+    /// Where it is reached for KV, how it computes, and what its KV is compatible with.
+    ready: Option<(SocketAddr, String, String)>,
     counts: Counts,
 }
 
@@ -207,16 +202,11 @@ impl Peers {
     /// What they look like now.
     pub fn look(&self) -> Vec<PeerLook> {
         let look = |peer: &Peer| {
-            let (_, arithmetic, _, kv_bytes, threads) =
-                peer.ready.clone().unwrap_or((peer.at.address, String::new(), String::new(), 0, 0));
             PeerLook {
                 instance: peer.at.instance.clone(),
                 address: peer.at.address,
                 gone: peer.link.is_none().then(|| peer.gone.clone()),
                 draining: peer.draining,
-                arithmetic,
-                kv_bytes,
-                threads,
                 // What a process counted is gone with it.
                 counts: peer.link.map_or_else(Counts::default, |_| peer.counts).named(),
             }
@@ -489,9 +479,7 @@ impl Exchange<'_> {
         *heard = Instant::now();
         let nth = *nth;
         match answer {
-            Answer::Ready { kv, arithmetic, compatibility, kv_bytes, threads } => {
-                self.begin(link, nth, (kv, arithmetic, compatibility, kv_bytes, threads));
-            }
+            Answer::Ready { kv, arithmetic, compatibility } => self.begin(link, nth, (kv, arithmetic, compatibility)),
             Answer::Refused { why } => self.part(link, nth, &why),
             Answer::Pulse(counts) => lock(&self.shared.peers)[nth].counts = counts,
             Answer::StepEnded { number, tokens } => {
@@ -553,11 +541,10 @@ impl Exchange<'_> {
     }
 
     /// An instance serves from now on, if it computes as the others do.
-    fn begin(&mut self, link: LinkId, nth: usize, ready: (SocketAddr, String, String, u64, u32)) {
+    fn begin(&mut self, link: LinkId, nth: usize, ready: (SocketAddr, String, String)) {
         let mut peers = lock(&self.shared.peers);
         let differs = peers.iter().enumerate().find_map(|(other, peer)| {
-            let (_, arithmetic, compatibility, ..) =
-                peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
+            let (_, arithmetic, compatibility) = peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
             let alike = *arithmetic == ready.1 && *compatibility == ready.2;
             (!alike).then(|| format!("it computes in {}, and {} in {arithmetic}", ready.1, peer.at.instance))
         });

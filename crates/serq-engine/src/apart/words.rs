@@ -47,8 +47,6 @@ pub(super) enum Answer {
         kv: SocketAddr,
         arithmetic: String,
         compatibility: String,
-        kv_bytes: u64,
-        threads: u32,
     },
     /// It does not, and why.
     Refused {

@@ -129,8 +129,6 @@ impl Worker {
             kv: kv_address,
             arithmetic: format!("{:?}, {} kernels", model.compute(), model.path()).to_lowercase(),
             compatibility,
-            kv_bytes: (blocks.blocks * layout.block_bytes()) as u64,
-            threads: cores as u32,
         };
         let (steps, asked) = mpsc::channel::<Step>();
         let (here, model, of_store) = (Arc::clone(&shared), Arc::clone(model), Arc::clone(&store));
@@ -250,8 +248,6 @@ struct Ready {
     kv: SocketAddr,
     arithmetic: String,
     compatibility: String,
-    kv_bytes: u64,
-    threads: u32,
 }
 
 /// A hand-over that this side has to do with.
@@ -381,8 +377,8 @@ impl Serving<'_> {
         if let Some(link) = self.waiting.take() {
             self.scheduler = Some((link, Instant::now()));
             self.told_draining = false;
-            let Ready { kv, arithmetic, compatibility, kv_bytes, threads } = self.ready.clone();
-            say(&self.shared.node, link, &Answer::Ready { kv, arithmetic, compatibility, kv_bytes, threads });
+            let Ready { kv, arithmetic, compatibility } = self.ready.clone();
+            say(&self.shared.node, link, &Answer::Ready { kv, arithmetic, compatibility });
             self.note_once("a scheduler has come".into());
         }
     }

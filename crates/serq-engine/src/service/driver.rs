@@ -1,17 +1,20 @@
 //! Tells the kernel what happens, and does what it answers.
 
+mod copies;
+mod losses;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use copies::Read;
+use losses::Going;
 use serq_kernel::{Action, Fault, Held, Kernel, Move};
 
 use super::clock::Clock;
 use super::live::{Computing, Copying, Follower, Live};
-use super::{
-    Copied, Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Span, Ticket, Told, Transfer,
-};
+use super::{Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Ticket, Told};
 use crate::contents::{BEGINNING, Contents};
 use crate::decisions::{Decision, Decisions, Fact};
 use crate::outside::{Outside, tell};
@@ -34,33 +37,6 @@ enum Due {
     Trusted(u32),
     /// Somebody has waited long enough for an instance.
     Patience,
-}
-
-/// How a request was lost.
-#[derive(Clone, Copy)]
-struct Loss {
-    /// Something of it was computed or tried: that is one retry less.
-    spent: bool,
-    /// It waits until somebody is there.
-    waits: bool,
-}
-
-/// A read of the kernel's.
-#[derive(Clone, Copy)]
-struct Read {
-    job: u32,
-    /// When it began, and how many tokens it was to bring then.
-    began: f64,
-    tokens: f64,
-}
-
-/// An instance that is gone.
-struct Going {
-    why: String,
-    /// The kernel knew it, and somebody came to it all the same.
-    known: bool,
-    /// It has come back meanwhile, empty, for the so-manieth time.
-    back: Option<u64>,
 }
 
 struct Driver<'c, const MODELLED: bool> {
@@ -115,11 +91,6 @@ struct Driver<'c, const MODELLED: bool> {
     looking: Vec<Sender<Look>>,
 }
 
-/// Seconds for which an instance is passed over whose KV did not arrive.
-const MISTRUST: f64 = 5.0;
-/// Seconds that a request waits for an instance to come back where no other is.
-const PATIENCE: f64 = 10.0;
-
 /// More works that take no time than this, one after another, never end.
 const WORKS_MOST: usize = 100_000;
 
@@ -172,7 +143,6 @@ pub(super) fn drive<const MODELLED: bool>(
     while driver.wait() {}
     driver.close();
 }
-
 impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// The time of a fact that is told now. It never goes back.
     fn now(&mut self) -> f64 {
@@ -492,20 +462,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.world.actions = actions;
     }
 
-    /// Somebody's blocks are others' from now on.
-    fn preempt(&mut self, session: u64, pool: u32) {
-        // Nobody else has anything of the pool.
-        if self.kernel.pool_state(pool).used == 0.0 {
-            self.preempted.push((session, pool));
-        }
-        for (&copy, copying) in self.copying.iter_mut().filter(|(_, copying)| copying.session == session) {
-            copying.spoiled = true;
-            if let Some(instances) = &mut self.instances {
-                instances.stop_copy(copy);
-            }
-        }
-    }
-
     fn start_step(&mut self, stage: u32) {
         let mut computing = Vec::new();
         let mut runs = Vec::new();
@@ -660,209 +616,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.tell(Fact::Content { session, block: block as f64, names });
     }
 
-    /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
-    fn start_flow(&mut self, job: u32) -> bool {
-        let Some(flow) = self.kernel.flow(job) else { return true };
-        let session = flow.session;
-        // For the kernel its rest gets less as time goes by.
-        let read = *self.reads.entry(session).or_insert(Read { job, began: self.time, tokens: flow.tokens });
-        if self.copying.values().any(|copying| copying.session == session) {
-            // What began before this is in its way, and does a part of it.
-            return false;
-        }
-        self.reads.remove(&session);
-        let Some(live) = self.live.get_mut(&session) else { return true };
-        let from_computed = live.computed(&flow.from);
-        let start = live.computed(&flow.to);
-        let upto = (start + read.tokens.ceil() as usize).min(from_computed);
-        let upto = upto.min(self.served.room(&flow.from)).min(self.served.room(&flow.to));
-        if start >= upto {
-            live.figures.transfer_wait += self.time - read.began;
-            return true;
-        }
-        let pushed = self.served.pushes(flow.from.pool);
-        let (from, to) = (Span::of(&flow.from), Span::of(&flow.to));
-        let copying = Copying {
-            session,
-            pools: [from.pool, to.pool],
-            admission: flow.to.admission,
-            tokens: start..upto,
-            job: Some(job),
-            spoiled: false,
-        };
-        let Some(instances) = &mut self.instances else {
-            self.count_copied(&copying, 0);
-            return true;
-        };
-        self.copies += 1;
-        let lost = self
-            .going
-            .iter()
-            .find(|(stage, _)| copying.pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
-        let moved = match lost {
-            Some((_, Going { why, .. })) => {
-                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
-                None
-            }
-            None => {
-                let transfer = Transfer { from, to, tokens: start..upto, pushed };
-                instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies })
-            }
-        };
-        match moved {
-            Some(bytes) => self.count_copied(&copying, bytes),
-            None => {
-                self.reads.insert(session, read);
-                self.copying.insert(self.copies, copying);
-            }
-        }
-        moved.is_some()
-    }
-
-    /// A leg's prefill got further, and its session waits for it with blocks of its own: what is computed goes there
-    /// while the rest is computed.
-    fn copy_early(&mut self, session: u64, pool: u32) {
-        if self.copying.values().any(|copying| copying.session == session) {
-            return;
-        }
-        let (Some(to), Some(from)) = (self.kernel.awaiting(session), self.kernel.held_by_leg(session, pool)) else {
-            return;
-        };
-        let (Some(live), Some(instances)) = (self.live.get_mut(&session), &mut self.instances) else { return };
-        if to.pool == pool || live.gone_away || live.again {
-            return;
-        }
-        let (start, computed) = (live.computed(&to), live.computed(&from));
-        let upto = computed.min(self.served.room(&from)).min(self.served.room(&to));
-        let absent = self.going.keys().chain(self.gone.keys());
-        let mut absent = absent.filter_map(|&stage| self.served.instances[stage as usize]);
-        if start >= upto || absent.any(|memory| memory == pool || memory == to.pool) {
-            return;
-        }
-        self.copies += 1;
-        let tokens = start..upto;
-        let (pools, admission) = ([pool, to.pool], to.admission);
-        let copying = Copying { session, pools, admission, tokens: tokens.clone(), job: None, spoiled: false };
-        let transfer = Transfer { from: Span::of(&from), to: Span::of(&to), tokens, pushed: self.served.pushes(pool) };
-        match instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies }) {
-            Some(bytes) => self.count_copied(&copying, bytes),
-            None => drop(self.copying.insert(self.copies, copying)),
-        }
-    }
-
-    fn count_copied(&mut self, copying: &Copying, bytes: u64) {
-        let Some(live) = self.live.get_mut(&copying.session) else { return };
-        live.figures.kv_bytes_moved += bytes;
-        live.figures.tokens_moved += copying.tokens.len();
-        if copying.job.is_none() {
-            live.figures.tokens_early += copying.tokens.len();
-        }
-        live.has_copied(copying.pools[1], copying.admission, copying.tokens.end);
-    }
-
-    /// A copy is over, and nothing of it touches a block any more.
-    fn end_copy(&mut self, copy: u64, moved: Result<u64, String>) {
-        let Some(copying) = self.copying.remove(&copy) else { return };
-        let session = copying.session;
-        let time = self.now();
-        match (moved, copying.job) {
-            _ if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) => self.cancel(session),
-            (Ok(bytes), Some(job)) => {
-                self.count_copied(&copying, bytes);
-                if let Some(Read { began, .. }) = self.reads.remove(&session)
-                    && let Some(live) = self.live.get_mut(&session)
-                {
-                    live.figures.transfer_wait += time - began;
-                }
-                self.tell(Fact::WorkEnded { time, job });
-            }
-            // Who had anything there is routed again with everybody else.
-            (Err(_), Some(_)) if copying.pools.iter().any(|&pool| self.is_going(pool)) => {}
-            (Err(why), Some(_)) => {
-                self.mistrust(copying.pools[0]);
-                self.mark_lost(session, &why, Loss { spent: true, waits: false });
-                self.cancel(session);
-            }
-            (moved, None) => {
-                // What it did not bring is a part of the read.
-                if let Some(bytes) = moved.ok().filter(|_| !copying.spoiled) {
-                    self.count_copied(&copying, bytes);
-                }
-                if let Some(&Read { job, .. }) = self.reads.get(&session)
-                    && self.start_flow(job)
-                {
-                    self.done.push_back(job);
-                }
-            }
-        }
-        for timer in std::mem::take(&mut self.overdue) {
-            let time = self.now();
-            match self.is_read(timer) {
-                true => self.overdue.push(timer),
-                false => self.tell(Fact::Woken { time, timer }),
-            }
-        }
-    }
-
-    /// An instance whose KV did not arrive somewhere is passed over for a while: others may be nearer.
-    fn mistrust(&mut self, pool: u32) {
-        let Some(stage) = self.served.instances.iter().position(|&memory| memory == Some(pool)) else { return };
-        let stage = stage as u32;
-        if self.is_absent(stage) {
-            return;
-        }
-        let time = self.now();
-        self.tell(Fact::Draining { time, stage });
-        self.clock.set(Due::Trusted(stage), time + MISTRUST);
-    }
-
-    /// Who has waited too long is told for whom.
-    fn give_up_waiting(&mut self, time: f64) {
-        for (until, mut live) in std::mem::take(&mut self.parked) {
-            if until > time {
-                self.parked.push((until, live));
-            } else {
-                live.finish = Some(Finish::Unavailable(std::mem::take(&mut live.why)));
-                self.finish(live);
-            }
-        }
-        self.wait_for_parked();
-    }
-
-    fn wait_for_parked(&mut self) {
-        let first = self.parked.iter().map(|(until, _)| *until).min_by(f64::total_cmp);
-        self.clock.set(Due::Patience, first.unwrap_or(f64::INFINITY));
-    }
-
-    /// Somebody is there: whoever waited for that tries.
-    fn release_parked(&mut self) {
-        self.again.extend(self.parked.drain(..).map(|(_, live)| live));
-        self.wait_for_parked();
-    }
-
-    fn trust(&mut self, stage: u32, time: f64) {
-        if !self.is_absent(stage) {
-            self.tell(Fact::Back { time, stage });
-            self.release_parked();
-        }
-    }
-
-    /// Whether a pool is the memory of an instance that is gone, and the kernel is to be told.
-    fn is_going(&self, pool: u32) -> bool {
-        self.going.keys().any(|&stage| self.served.instances[stage as usize] == Some(pool))
-    }
-
-    /// Whether an instance is gone, or takes no new work.
-    fn is_absent(&self, stage: u32) -> bool {
-        self.gone.contains_key(&stage) || self.going.contains_key(&stage) || self.draining.contains_key(&stage)
-    }
-
-    /// Whether the blocks of a timer's lease are being copied.
-    fn is_read(&self, timer: u32) -> bool {
-        let session = self.kernel.session_of_timer(timer);
-        self.copying.values().any(|copying| Some(copying.session) == session)
-    }
-
     /// Ends a session, once nothing writes to its blocks or reads them.
     fn cancel(&mut self, session: u64) {
         let mut reads = false;
@@ -878,106 +631,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
-    /// What a request had is lost, or nobody was where it came: it begins again with the tokens there are, now or once
-    /// somebody is there; or it fails.
-    fn mark_lost(&mut self, session: u64, why: &str, loss: Loss) {
-        let retries = self.instances.as_ref().map_or(0, |instances| instances.retries());
-        let Some(live) = self.live.get_mut(&session) else { return };
-        if live.gone_away || live.again || live.finish.is_some() {
-            return;
-        }
-        if live.figures.retries < retries {
-            live.figures.retries += u32::from(loss.spent);
-            (live.again, live.waits) = (true, loss.waits);
-            why.clone_into(&mut live.why);
-        } else {
-            live.finish = Some(Finish::Unavailable(why.to_owned()));
-            live.gone_away = true;
-        }
-    }
-
-    fn go(&mut self, stage: u32, why: String) {
-        self.draining.remove(&stage);
-        self.going.insert(stage, Going { why, known: false, back: None });
-        let memory = self.served.instances[stage as usize];
-        let touched = self.copying.iter().filter(|(_, copying)| copying.pools.iter().any(|&pool| Some(pool) == memory));
-        for (&copy, _) in touched {
-            if let Some(instances) = &mut self.instances {
-                instances.stop_copy(copy);
-            }
-        }
-    }
-
-    fn come_back(&mut self, stage: u32, times: u64) {
-        if let Some(going) = self.going.get_mut(&stage) {
-            going.back = Some(times);
-        } else if let Some(why) = self.gone.remove(&stage) {
-            // Who got there meanwhile is not there for who comes back.
-            if !self.kernel.sessions_at(stage).is_empty() {
-                self.going.insert(stage, Going { why, known: true, back: Some(times) });
-                return;
-            }
-            let time = self.now();
-            self.tell(Fact::Back { time, stage });
-            if let Some(instances) = &mut self.instances {
-                instances.welcome(stage, times);
-            }
-            self.release_parked();
-        }
-    }
-
-    /// Instances that are gone are so for the kernel too, once nothing of those who were there is being read
-    /// or written elsewhere. So it is whenever somebody gets to one.
-    fn lose_instances(&mut self) {
-        for (stage, first) in self.draining.clone() {
-            let there = self.kernel.sessions_at(stage);
-            for &session in there.iter().filter(|&&session| session >= first) {
-                let why = format!("{} is to end, and no other is there", self.served.name_of(stage));
-                self.mark_lost(session, &why, Loss { spent: false, waits: true });
-                self.cancel(session);
-            }
-            if there.is_empty() {
-                self.draining.remove(&stage);
-                if let Some(instances) = &mut self.instances {
-                    instances.dismiss(stage);
-                }
-            }
-        }
-        let kernel = &self.kernel;
-        let again = self.gone.extract_if(.., |&stage, _| !kernel.sessions_at(stage).is_empty());
-        self.going.extend(again.map(|(stage, why)| (stage, Going { why, known: true, back: None })));
-        for (stage, Going { why, known, back }) in std::mem::take(&mut self.going) {
-            let memory = self.served.instances[stage as usize];
-            let there = self.kernel.sessions_at(stage);
-            let reads = self.copying.values().any(|copying| {
-                there.contains(&copying.session) || copying.pools.iter().any(|&pool| Some(pool) == memory)
-            });
-            let runs = |session| {
-                let live: Option<&Live> = self.live.get(session);
-                live.is_some_and(|live| live.running.iter().any(|&running| running != stage))
-            };
-            if reads || there.iter().any(runs) {
-                self.going.insert(stage, Going { why, known, back });
-                continue;
-            }
-            for Computing { session, .. } in self.steps.remove(&stage).unwrap_or_default() {
-                if let Some(live) = self.live.get_mut(&session) {
-                    live.has_run(stage);
-                }
-            }
-            for &session in &there {
-                let spent = !known && self.live.get(&session).is_some_and(|live| !live.shares.is_empty());
-                self.mark_lost(session, &why, Loss { spent, waits: known });
-            }
-            let time = self.now();
-            self.tell(Fact::Gone { time, stage });
-            self.gone.insert(stage, why);
-            if let Some(times) = back {
-                self.come_back(stage, times);
-            }
-        }
-    }
-
     /// A session is over: so is its request, if it is not routed again.
     fn end(&mut self, session: u64) {
         let Some(mut live) = self.live.remove(&session) else { return };
@@ -986,9 +639,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         if std::mem::take(&mut live.again) && !live.gone_away {
             live.shares.clear();
             if std::mem::take(&mut live.waits) {
-                let until = *live.waits_until.get_or_insert(self.time + PATIENCE);
-                self.parked.push((until, live));
-                self.wait_for_parked();
+                self.park(live);
             } else {
                 self.again.push(live);
             }

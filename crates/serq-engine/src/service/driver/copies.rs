@@ -1,0 +1,181 @@
+//! KV on its way from one request's blocks to its others: the kernel's reads, and what goes before they begin.
+
+use super::super::live::Copying;
+use super::super::{Copied, Span, Told, Transfer};
+use super::losses::{Going, Loss};
+use super::{Driver, Fact};
+
+/// A read of the kernel's.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    pub(super) job: u32,
+    /// When it began, and how many tokens it was to bring then.
+    pub(super) began: f64,
+    pub(super) tokens: f64,
+}
+
+impl<const MODELLED: bool> Driver<'_, MODELLED> {
+    /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
+    pub(super) fn start_flow(&mut self, job: u32) -> bool {
+        let Some(flow) = self.kernel.flow(job) else { return true };
+        let session = flow.session;
+        // For the kernel its rest gets less as time goes by.
+        let read = *self.reads.entry(session).or_insert(Read { job, began: self.time, tokens: flow.tokens });
+        if self.copying.values().any(|copying| copying.session == session) {
+            // What began before this is in its way, and does a part of it.
+            return false;
+        }
+        self.reads.remove(&session);
+        let Some(live) = self.live.get_mut(&session) else { return true };
+        let from_computed = live.computed(&flow.from);
+        let start = live.computed(&flow.to);
+        let upto = (start + read.tokens.ceil() as usize).min(from_computed);
+        let upto = upto.min(self.served.room(&flow.from)).min(self.served.room(&flow.to));
+        if start >= upto {
+            live.figures.transfer_wait += self.time - read.began;
+            return true;
+        }
+        let pushed = self.served.pushes(flow.from.pool);
+        let (from, to) = (Span::of(&flow.from), Span::of(&flow.to));
+        let copying = Copying {
+            session,
+            pools: [from.pool, to.pool],
+            admission: flow.to.admission,
+            tokens: start..upto,
+            job: Some(job),
+            spoiled: false,
+        };
+        let Some(instances) = &mut self.instances else {
+            self.count_copied(&copying, 0);
+            return true;
+        };
+        self.copies += 1;
+        let lost = self
+            .going
+            .iter()
+            .find(|(stage, _)| copying.pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
+        let moved = match lost {
+            Some((_, Going { why, .. })) => {
+                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
+                None
+            }
+            None => {
+                let transfer = Transfer { from, to, tokens: start..upto, pushed };
+                instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies })
+            }
+        };
+        match moved {
+            Some(bytes) => self.count_copied(&copying, bytes),
+            None => {
+                self.reads.insert(session, read);
+                self.copying.insert(self.copies, copying);
+            }
+        }
+        moved.is_some()
+    }
+
+    /// A leg's prefill got further, and its session waits for it with blocks of its own: what is computed goes there
+    /// while the rest is computed.
+    pub(super) fn copy_early(&mut self, session: u64, pool: u32) {
+        if self.copying.values().any(|copying| copying.session == session) {
+            return;
+        }
+        let (Some(to), Some(from)) = (self.kernel.awaiting(session), self.kernel.held_by_leg(session, pool)) else {
+            return;
+        };
+        let (Some(live), Some(instances)) = (self.live.get_mut(&session), &mut self.instances) else { return };
+        if to.pool == pool || live.gone_away || live.again {
+            return;
+        }
+        let (start, computed) = (live.computed(&to), live.computed(&from));
+        let upto = computed.min(self.served.room(&from)).min(self.served.room(&to));
+        let absent = self.going.keys().chain(self.gone.keys());
+        let mut absent = absent.filter_map(|&stage| self.served.instances[stage as usize]);
+        if start >= upto || absent.any(|memory| memory == pool || memory == to.pool) {
+            return;
+        }
+        self.copies += 1;
+        let tokens = start..upto;
+        let (pools, admission) = ([pool, to.pool], to.admission);
+        let copying = Copying { session, pools, admission, tokens: tokens.clone(), job: None, spoiled: false };
+        let transfer = Transfer { from: Span::of(&from), to: Span::of(&to), tokens, pushed: self.served.pushes(pool) };
+        match instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies }) {
+            Some(bytes) => self.count_copied(&copying, bytes),
+            None => drop(self.copying.insert(self.copies, copying)),
+        }
+    }
+
+    pub(super) fn count_copied(&mut self, copying: &Copying, bytes: u64) {
+        let Some(live) = self.live.get_mut(&copying.session) else { return };
+        live.figures.kv_bytes_moved += bytes;
+        live.figures.tokens_moved += copying.tokens.len();
+        if copying.job.is_none() {
+            live.figures.tokens_early += copying.tokens.len();
+        }
+        live.has_copied(copying.pools[1], copying.admission, copying.tokens.end);
+    }
+
+    /// A copy is over, and nothing of it touches a block any more.
+    pub(super) fn end_copy(&mut self, copy: u64, moved: Result<u64, String>) {
+        let Some(copying) = self.copying.remove(&copy) else { return };
+        let session = copying.session;
+        let time = self.now();
+        match (moved, copying.job) {
+            _ if self.live.get(&session).is_some_and(|live| live.gone_away || live.again) => self.cancel(session),
+            (Ok(bytes), Some(job)) => {
+                self.count_copied(&copying, bytes);
+                if let Some(Read { began, .. }) = self.reads.remove(&session)
+                    && let Some(live) = self.live.get_mut(&session)
+                {
+                    live.figures.transfer_wait += time - began;
+                }
+                self.tell(Fact::WorkEnded { time, job });
+            }
+            // Who had anything there is routed again with everybody else.
+            (Err(_), Some(_)) if copying.pools.iter().any(|&pool| self.is_going(pool)) => {}
+            (Err(why), Some(_)) => {
+                self.mistrust(copying.pools[0]);
+                self.mark_lost(session, &why, Loss { spent: true, waits: false });
+                self.cancel(session);
+            }
+            (moved, None) => {
+                // What it did not bring is a part of the read.
+                if let Some(bytes) = moved.ok().filter(|_| !copying.spoiled) {
+                    self.count_copied(&copying, bytes);
+                }
+                if let Some(&Read { job, .. }) = self.reads.get(&session)
+                    && self.start_flow(job)
+                {
+                    self.done.push_back(job);
+                }
+            }
+        }
+        for timer in std::mem::take(&mut self.overdue) {
+            let time = self.now();
+            match self.is_read(timer) {
+                true => self.overdue.push(timer),
+                false => self.tell(Fact::Woken { time, timer }),
+            }
+        }
+    }
+
+    /// Whether the blocks of a timer's lease are being copied.
+    pub(super) fn is_read(&self, timer: u32) -> bool {
+        let session = self.kernel.session_of_timer(timer);
+        self.copying.values().any(|copying| Some(copying.session) == session)
+    }
+
+    /// Somebody's blocks are others' from now on.
+    pub(super) fn preempt(&mut self, session: u64, pool: u32) {
+        // Nobody else has anything of the pool.
+        if self.kernel.pool_state(pool).used == 0.0 {
+            self.preempted.push((session, pool));
+        }
+        for (&copy, copying) in self.copying.iter_mut().filter(|(_, copying)| copying.session == session) {
+            copying.spoiled = true;
+            if let Some(instances) = &mut self.instances {
+                instances.stop_copy(copy);
+            }
+        }
+    }
+}
