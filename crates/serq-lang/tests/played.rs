@@ -157,9 +157,9 @@ fn the_length_of_an_answer_is_what_the_request_block_says() {
     assert_eq!(program("hidden a, b;", "request { set a = max_tokens; set b = (max_tokens); }"), Err(several.into()));
 }
 
-/// A leg that asks for nothing is the server's; one that asks is nothing a client does. Nobody serves either.
+/// A leg that asks for nothing is the server's, which serves it; one that asks is nothing a client does.
 #[test]
-fn what_asks_in_a_leg_is_not_played_and_no_leg_is_served() {
+fn what_asks_in_a_leg_is_not_played_and_a_server_s_leg_is_served() {
     let text = |route: &str, session: &str| {
         format!(
             "queue P : prefill {{ pool kv {{ cap 9; }} serve fifo; prefill (x) {{ hold kv (x) {{ run (x); }} lease kv (inf) }} }}
@@ -179,7 +179,7 @@ fn what_asks_in_a_leg_is_not_played_and_no_leg_is_served() {
 
     let (mut sources, _) =
         load(None, &text("fork { P.prefill (1); } D.decode (1); join;", "request router;"), &mut |_| unreachable!());
-    let settings = Settings { served: true, ..Settings::default() };
+    let settings = Settings { served: true, horizon: Some(1.0), warmup: Some(0.0), ..Settings::default() };
     let (program, found) = compile(&mut sources, &settings);
     assert!(program.is_some(), "{}", render(&sources, &found, Style::Plain));
 }

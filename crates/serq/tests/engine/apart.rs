@@ -103,7 +103,7 @@ impl Deployment {
         let began = Instant::now();
         while !is(&self.peers) {
             assert!(began.elapsed() < DEADLINE, "in vain: {what}: {:?}", self.peers.look());
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_millis(2));
         }
     }
 
@@ -187,14 +187,28 @@ fn work_behind(
         incarnation: incarnation(),
         ways: ways.to_vec(),
         cores: 1,
-        // Who is not reached through a network that is cut is given up soon.
-        transfer: match behind {
-            Some(_) => TransferConfig { connect_us: 1_000_000, ..TransferConfig::default() },
-            None => TransferConfig::default(),
-        },
+        // Behind a network that is cut nobody waits as long as in service.
+        transfer: if behind.is_some() { soon() } else { TransferConfig::default() },
     };
     let name = instance.to_owned();
     Worker::start(options, memory, &Identity::of(program, checkpoint), model, move |note| eprintln!("{name}: {note}"))
+}
+
+/// The waits of a transfer, in an order as in service.
+fn soon() -> TransferConfig {
+    const SECOND: u64 = 1_000_000;
+    TransferConfig {
+        lease_us: 2 * SECOND,
+        extension_us: 2 * SECOND,
+        heartbeat_us: SECOND / 2,
+        resend_us: SECOND / 5,
+        connect_us: SECOND,
+        wait_us: 3 * SECOND,
+        transfer_us: 3 * SECOND,
+        confirm_us: SECOND,
+        quarantine_us: 3 * SECOND,
+        ..TransferConfig::default()
+    }
 }
 
 /// A network that can be cut: connections through it break, or nothing comes through them any more.
@@ -234,7 +248,7 @@ impl Proxy {
                             match now.load(Ordering::SeqCst) {
                                 WHOLE => {}
                                 SILENT => {
-                                    std::thread::yield_now();
+                                    std::thread::park_timeout(Duration::from_millis(5));
                                     continue;
                                 }
                                 _ => break,
