@@ -29,6 +29,7 @@ mod words;
 mod worker;
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -46,6 +47,11 @@ pub use worker::{Worker, WorkerOptions};
 const SILENCE: Duration = Duration::from_secs(10);
 /// From one sign of life to the next.
 const PULSE: Duration = Duration::from_secs(1);
+
+/// What a thread that ended by a panic held is still to be had.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Where an instance is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

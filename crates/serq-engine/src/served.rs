@@ -157,6 +157,11 @@ impl Served {
         self.program.stages.iter().any(|stage| Some(&stage.name) == nic.as_ref())
     }
 
+    /// The instance a person means by a name. A queue that is not many is its only member, too: `P[0]` is `P`.
+    pub fn named(&self, name: &str) -> Option<Named> {
+        self.instances().into_iter().find(|one| one.name == name || format!("{}[0]", one.name) == name)
+    }
+
     /// What a person calls an instance.
     pub(crate) fn name_of(&self, stage: u32) -> String {
         let named = self.instances().into_iter().find(|instance| instance.stage == stage);

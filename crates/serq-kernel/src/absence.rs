@@ -30,7 +30,7 @@ impl Kernel<'_> {
     ///
     /// A fault of the program.
     pub fn tell_gone<W: World>(&mut self, world: &mut W, now: f64, stage: u32) -> Result<()> {
-        let Some(pool) = self.step_code(stage).and_then(|step| step.memory) else { return Ok(()) };
+        let Some(pool) = self.memory_of(stage) else { return Ok(()) };
         self.at(now);
         self.absent.retain(|(of, _)| *of != pool);
         self.absent.push((pool, true));
@@ -60,7 +60,7 @@ impl Kernel<'_> {
     /// Fact: an instance takes no new work. Those who are there go on.
     pub fn tell_draining(&mut self, now: f64, stage: u32) {
         self.at(now);
-        let pool = self.step_code(stage).and_then(|step| step.memory);
+        let pool = self.memory_of(stage);
         let pool = pool.filter(|pool| self.absent.iter().all(|(of, _)| of != pool));
         self.absent.extend(pool.map(|pool| (pool, false)));
     }
@@ -68,16 +68,21 @@ impl Kernel<'_> {
     /// Fact: an instance that was gone is there again.
     pub fn tell_back(&mut self, now: f64, stage: u32) {
         self.at(now);
-        let pool = self.step_code(stage).and_then(|step| step.memory);
+        let pool = self.memory_of(stage);
         self.absent.retain(|(of, _)| Some(*of) != pool);
     }
 
     /// Sessions that have or await anything at an instance.
     pub fn sessions_at(&self, stage: u32) -> Vec<u64> {
-        let Some(pool) = self.step_code(stage).and_then(|step| step.memory) else { return Vec::new() };
+        let Some(pool) = self.memory_of(stage) else { return Vec::new() };
         let alive = |slot: &u32| self.sessions[*slot as usize].status != Status::Over;
         let slots = self.slots_at(stage, pool).into_iter().filter(alive);
         slots.map(|slot| self.sessions[slot as usize].serial).collect()
+    }
+
+    /// The pool that is an instance's memory.
+    fn memory_of(&self, stage: u32) -> Option<u32> {
+        self.step_code(stage).and_then(|step| step.memory)
     }
 
     /// The places of these, and of those whose leases there have outlived them. Those of legs are their session's.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use serq_transfer::protocol::BlockTable;
 use serq_transfer::transport::{Event, LinkId, Node, Options, Token, Way};
 
 use super::link::{Pieces, say};
-use super::words::{Answer, Counts, Order, Table, VERSION};
-use super::{At, Identity, PULSE, SILENCE};
+use super::words::{Answer, Counts, Order, Ready, Table, VERSION};
+use super::{At, Identity, PULSE, SILENCE, lock};
 use crate::served::Served;
 use crate::service::{Copied, Ended, Instances, Presence, Run, Span, Transfer};
 
@@ -83,8 +83,7 @@ struct Peer {
     /// A step that runs there.
     step: Option<(u64, Ended)>,
     steps: u64,
-    /// Where it is reached for KV, how it computes, and what its KV is compatible with.
-    ready: Option<(SocketAddr, String, String)>,
+    ready: Option<Ready>,
     counts: Counts,
 }
 
@@ -287,10 +286,6 @@ fn queue(at: &At) -> &str {
     at.instance.split('[').next().unwrap_or_default()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Exchange<'s> {
     shared: &'s Shared,
     identity: Identity,
@@ -479,7 +474,7 @@ impl Exchange<'_> {
         *heard = Instant::now();
         let nth = *nth;
         match answer {
-            Answer::Ready { kv, arithmetic, compatibility } => self.begin(link, nth, (kv, arithmetic, compatibility)),
+            Answer::Ready(ready) => self.begin(link, nth, ready),
             Answer::Refused { why } => self.part(link, nth, &why),
             Answer::Pulse(counts) => lock(&self.shared.peers)[nth].counts = counts,
             Answer::StepEnded { number, tokens } => {
@@ -541,26 +536,27 @@ impl Exchange<'_> {
     }
 
     /// An instance serves from now on, if it computes as the others do.
-    fn begin(&mut self, link: LinkId, nth: usize, ready: (SocketAddr, String, String)) {
+    fn begin(&mut self, link: LinkId, nth: usize, ready: Ready) {
         let mut peers = lock(&self.shared.peers);
         let differs = peers.iter().enumerate().find_map(|(other, peer)| {
-            let (_, arithmetic, compatibility) = peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
-            let alike = *arithmetic == ready.1 && *compatibility == ready.2;
-            (!alike).then(|| format!("it computes in {}, and {} in {arithmetic}", ready.1, peer.at.instance))
+            let its = peer.ready.as_ref().filter(|_| other != nth && peer.link.is_some())?;
+            let alike = its.arithmetic == ready.arithmetic && its.compatibility == ready.compatibility;
+            let (ours, theirs) = (&ready.arithmetic, &its.arithmetic);
+            (!alike).then(|| format!("it computes in {ours}, and {} in {theirs}", peer.at.instance))
         });
         if let Some(why) = differs {
             drop(peers);
             say(&self.shared.node, link, &Order::NotTaken { why: why.clone() });
             return self.part(link, nth, &why);
         }
-        let kv = ready.0;
+        let kv = ready.kv;
         (peers[nth].link, peers[nth].ready, peers[nth].draining) = (Some(link), Some(ready), false);
         peers[nth].times += 1;
         let (stage, times) = (peers[nth].stage, peers[nth].times);
         (self.note)(&format!("{} is there, at {}", peers[nth].at.instance, peers[nth].at.address));
         // Connected before a request needs it.
         for (other, peer) in peers.iter().enumerate() {
-            let Some((its_link, its_kv)) = peer.link.zip(peer.ready.as_ref().map(|ready| ready.0)) else { continue };
+            let Some((its_link, its_kv)) = peer.link.zip(peer.ready.as_ref().map(|ready| ready.kv)) else { continue };
             if other != nth && queue(&peer.at) != queue(&peers[nth].at) {
                 say(&self.shared.node, its_link, &Order::Discovered { source: kv });
                 say(&self.shared.node, link, &Order::Discovered { source: its_kv });

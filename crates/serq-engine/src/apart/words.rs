@@ -43,11 +43,7 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// It serves.
-    Ready {
-        kv: SocketAddr,
-        arithmetic: String,
-        compatibility: String,
-    },
+    Ready(Ready),
     /// It does not, and why.
     Refused {
         why: String,
@@ -79,6 +75,17 @@ pub(super) enum Answer {
     },
     /// It goes down: no new work, please.
     Draining,
+}
+
+/// What a scheduler has to know of an instance.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ready {
+    /// Where others reach it for KV.
+    pub(super) kv: SocketAddr,
+    /// How it computes.
+    pub(super) arithmetic: String,
+    /// Whose KV it can use.
+    pub(super) compatibility: String,
 }
 
 /// What an instance has counted, and what is there now.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use serq_transfer::transport::{Event, LinkId, Node, Options, Token, Way};
 
 use super::link::{Pieces, say};
 use super::look::look;
-use super::words::{Answer, Counts, Order, VERSION};
-use super::{Identity, PULSE, SILENCE};
+use super::words::{Answer, Counts, Order, Ready, VERSION};
+use super::{Identity, PULSE, SILENCE, lock};
 use crate::instances::compute;
 use crate::kv::KvStore;
 use crate::model::{Model, Runner};
@@ -148,7 +148,7 @@ impl Worker {
         let hearing = move || {
             while !here.down.load(Ordering::SeqCst) {
                 if let Some(heard) = here.connector.next(Instant::now() + Duration::from_millis(200)) {
-                    here.heard.lock().unwrap_or_else(PoisonError::into_inner).push_back(heard);
+                    lock(&here.heard).push_back(heard);
                     here.node.wake();
                 }
             }
@@ -242,14 +242,6 @@ struct Step {
     runs: Vec<Run>,
 }
 
-/// What it says when a scheduler may begin.
-#[derive(Clone)]
-struct Ready {
-    kv: SocketAddr,
-    arithmetic: String,
-    compatibility: String,
-}
-
 /// A hand-over that this side has to do with.
 enum Transfer {
     Lease,
@@ -283,7 +275,7 @@ impl Serving<'_> {
     /// Does what happened, or is due.
     fn turn(&mut self) {
         let event = self.shared.node.next(self.pulse);
-        let heard = std::mem::take(&mut *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner));
+        let heard = std::mem::take(&mut *lock(&self.shared.heard));
         heard.into_iter().for_each(|heard| self.hear(heard));
         match event {
             Some(Event::Message { link, bytes }) => match self.pieces.hear(link, &bytes) {
@@ -377,8 +369,7 @@ impl Serving<'_> {
         if let Some(link) = self.waiting.take() {
             self.scheduler = Some((link, Instant::now()));
             self.told_draining = false;
-            let Ready { kv, arithmetic, compatibility } = self.ready.clone();
-            say(&self.shared.node, link, &Answer::Ready { kv, arithmetic, compatibility });
+            say(&self.shared.node, link, &Answer::Ready(self.ready.clone()));
             self.note_once("a scheduler has come".into());
         }
     }

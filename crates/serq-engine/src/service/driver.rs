@@ -236,6 +236,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 }
             }
             self.refuse_stuck();
+            self.drain_instances();
             self.lose_instances();
             for live in std::mem::take(&mut self.again) {
                 self.arrive(live);
@@ -618,13 +619,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
 
     /// Ends a session, once nothing writes to its blocks or reads them.
     fn cancel(&mut self, session: u64) {
-        let mut reads = false;
-        for (&copy, _) in self.copying.iter().filter(|(_, copying)| copying.session == session) {
-            reads = true;
-            if let Some(instances) = &mut self.instances {
-                instances.stop_copy(copy);
-            }
-        }
+        let reads = self.stop_copies(|copying| copying.session == session);
         if !reads && self.live.get(&session).is_some_and(|live| live.running.is_empty()) {
             let time = self.now();
             self.tell(Fact::Cancelled { time, session });
@@ -689,11 +684,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
         self.led.clear();
         // What still runs writes to blocks that will be free.
-        for &copy in self.copying.keys() {
-            if let Some(instances) = &mut self.instances {
-                instances.stop_copy(copy);
-            }
-        }
+        self.stop_copies(|_| true);
         if !MODELLED {
             self.wait_for_what_runs();
         }

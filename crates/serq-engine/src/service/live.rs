@@ -118,6 +118,13 @@ pub(super) struct Copying {
     pub(super) spoiled: bool,
 }
 
+impl Copying {
+    /// Whether it reads or writes an instance's memory.
+    pub(super) fn touches(&self, memory: Option<u32>) -> bool {
+        self.pools.iter().any(|&pool| Some(pool) == memory)
+    }
+}
+
 /// One that came with others, and waits for the first of them to have the prompt computed.
 pub(super) struct Follower {
     pub(super) live: Live,

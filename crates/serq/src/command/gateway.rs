@@ -57,14 +57,9 @@ impl Gateway {
     pub(crate) fn execute(mut self) -> Result<(), Failure> {
         let served = self.served.served()?;
         let token = self.secret.token()?;
-        let named = served.instances();
         for at in &mut self.peers {
-            // A queue that is not many is its only member, too.
-            if let Some(only) = at.instance.strip_suffix("[0]")
-                && named.iter().any(|instance| instance.name == only)
-            {
-                at.instance = only.to_owned();
-            }
+            // Who has no such instance is told by who looks for it.
+            at.instance = served.named(&at.instance).map_or_else(|| at.instance.clone(), |named| named.name);
         }
         let serving = self.served.engine.open()?;
         let brings = served.brings();

@@ -143,11 +143,8 @@ impl Instance {
         self.check_addresses()?;
         let served = self.served.served()?;
         let token = self.secret.token()?;
-        let all = served.instances();
-        // A queue that is not many is its only member, too.
-        let is_meant = |name: &str| name == self.queue || format!("{name}[0]") == self.queue;
-        let Some(named) = all.iter().find(|instance| is_meant(&instance.name)) else {
-            let names: Vec<&str> = all.iter().map(|instance| instance.name.as_str()).collect();
+        let Some(named) = served.named(&self.queue) else {
+            let names: Vec<String> = served.instances().into_iter().map(|instance| instance.name).collect();
             let (file, queue) = (&self.served.file, &self.queue);
             return Err(Failure::Failed(format!("{file} has no instance {queue}; it has {}", names.join(", "))));
         };

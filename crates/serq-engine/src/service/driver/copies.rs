@@ -50,10 +50,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             return true;
         };
         self.copies += 1;
-        let lost = self
-            .going
-            .iter()
-            .find(|(stage, _)| copying.pools.iter().any(|&pool| self.served.instances[**stage as usize] == Some(pool)));
+        let lost = self.going.iter().find(|(stage, _)| copying.touches(self.served.instances[**stage as usize]));
         let moved = match lost {
             Some((_, Going { why, .. })) => {
                 self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
@@ -132,7 +129,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 self.tell(Fact::WorkEnded { time, job });
             }
             // Who had anything there is routed again with everybody else.
-            (Err(_), Some(_)) if copying.pools.iter().any(|&pool| self.is_going(pool)) => {}
+            (Err(_), Some(_))
+                if self.going.keys().any(|&stage| copying.touches(self.served.instances[stage as usize])) => {}
             (Err(why), Some(_)) => {
                 self.mistrust(copying.pools[0]);
                 self.mark_lost(session, &why, Loss { spent: true, waits: false });
@@ -171,11 +169,22 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         if self.kernel.pool_state(pool).used == 0.0 {
             self.preempted.push((session, pool));
         }
-        for (&copy, copying) in self.copying.iter_mut().filter(|(_, copying)| copying.session == session) {
-            copying.spoiled = true;
+        self.copying
+            .values_mut()
+            .filter(|copying| copying.session == session)
+            .for_each(|copying| copying.spoiled = true);
+        self.stop_copies(|copying| copying.session == session);
+    }
+
+    /// Those copies are not wanted any more. Answers whether there are such.
+    pub(super) fn stop_copies(&mut self, which: impl Fn(&Copying) -> bool) -> bool {
+        let mut any = false;
+        for (&copy, _) in self.copying.iter().filter(|(_, copying)| which(copying)) {
+            any = true;
             if let Some(instances) = &mut self.instances {
                 instances.stop_copy(copy);
             }
         }
+        any
     }
 }

@@ -49,12 +49,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.draining.remove(&stage);
         self.going.insert(stage, Going { why, known: false, back: None });
         let memory = self.served.instances[stage as usize];
-        let touched = self.copying.iter().filter(|(_, copying)| copying.pools.iter().any(|&pool| Some(pool) == memory));
-        for (&copy, _) in touched {
-            if let Some(instances) = &mut self.instances {
-                instances.stop_copy(copy);
-            }
-        }
+        self.stop_copies(|copying| copying.touches(memory));
     }
 
     pub(super) fn come_back(&mut self, stage: u32, times: u64) {
@@ -75,9 +70,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
-    /// Instances that are gone are so for the kernel too, once nothing of those who were there is being read
-    /// or written elsewhere. So it is whenever somebody gets to one.
-    pub(super) fn lose_instances(&mut self) {
+    /// Who comes to an instance that takes no new work goes elsewhere; once nobody is there, it may go.
+    pub(super) fn drain_instances(&mut self) {
         for (stage, first) in self.draining.clone() {
             let there = self.kernel.sessions_at(stage);
             for &session in there.iter().filter(|&&session| session >= first) {
@@ -92,15 +86,19 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 }
             }
         }
+    }
+
+    /// Instances that are gone are so for the kernel too, once nothing of those who were there is being read
+    /// or written elsewhere. So it is whenever somebody gets to one.
+    pub(super) fn lose_instances(&mut self) {
         let kernel = &self.kernel;
         let again = self.gone.extract_if(.., |&stage, _| !kernel.sessions_at(stage).is_empty());
         self.going.extend(again.map(|(stage, why)| (stage, Going { why, known: true, back: None })));
         for (stage, Going { why, known, back }) in std::mem::take(&mut self.going) {
             let memory = self.served.instances[stage as usize];
             let there = self.kernel.sessions_at(stage);
-            let reads = self.copying.values().any(|copying| {
-                there.contains(&copying.session) || copying.pools.iter().any(|&pool| Some(pool) == memory)
-            });
+            let reads =
+                self.copying.values().any(|copying| there.contains(&copying.session) || copying.touches(memory));
             let runs = |session| {
                 let live: Option<&Live> = self.live.get(session);
                 live.is_some_and(|live| live.running.iter().any(|&running| running != stage))
@@ -175,11 +173,6 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     pub(super) fn release_parked(&mut self) {
         self.again.extend(self.parked.drain(..).map(|(_, live)| live));
         self.wait_for_parked();
-    }
-
-    /// Whether a pool is the memory of an instance that is gone, and the kernel is to be told.
-    pub(super) fn is_going(&self, pool: u32) -> bool {
-        self.going.keys().any(|&stage| self.served.instances[stage as usize] == Some(pool))
     }
 
     /// Whether an instance is gone, or takes no new work.
