@@ -25,7 +25,7 @@ use serq_engine::kernels::{Activations, Attention, Chunk, Compute, Element, KvLa
 use serq_engine::weights::{Stored, Tensor};
 use serq_engine::workers::Workers;
 
-const USAGE: &str = "kernel_bench [--smoke] [--threads N] [--kernels portable|avx2|avx512] \
+const USAGE: &str = "kernel_bench [--smoke] [--threads N] [--kernels portable|avx2|avx512|avx512-bf16] \
                      [--compute f32|bf16|int8] [--context N] [--seconds S]";
 
 fn main() {
@@ -290,6 +290,8 @@ fn report(
     let weights = width * ((heads + 2 * kv_heads) * head_dim + heads * head_dim + 3 * inner);
     let operations = 2 * (layers * (weights * rows + 2 * heads * head_dim * seen) + vocabulary * width * sampled);
     let bytes = model.weight_bytes() + read_positions * layers * 4 * kv_heads * head_dim;
+    // As what numbers are multiplied.
+    let multiplied = if compute == "bf16" && model.path != Path::Avx512Bf16 { "f32" } else { compute };
     let (reads, computes) = (bytes as f64 / took / 1e9, operations as f64 / took / 1e9);
     println!(
         "\n{compute} {what}: {:.0} tok/s (whole pass {:.0}, of {} passes), {:.1} GB/s = {:.0} % of read, {:.0} GFLOP/s{}",
@@ -302,8 +304,8 @@ fn report(
         limits
             .peaks
             .iter()
-            .find(|(name, _)| *name == compute)
-            .map_or(String::new(), |(_, peak)| format!(" = {:.0} % of peak", 100.0 * computes / peak)),
+            .find(|(name, _)| *name == multiplied)
+            .map_or(String::new(), |(_, peak)| format!(" = {:.0} % of {multiplied}'s peak", 100.0 * computes / peak)),
     );
     let parts: Vec<String> = PARTS.iter().zip(parts).map(|(name, part)| format!("{name} {:.0}", part * 1e6)).collect();
     println!("  µs: {} of {:.0}", parts.join(", "), took * 1e6);
@@ -400,7 +402,7 @@ fn peaks(workers: &Workers, calls: usize) -> Vec<(&'static str, f64)> {
         black_box((sums, integers));
     }
 
-    if Path::best() != Path::Avx512 {
+    if !Path::Avx512Bf16.is_here() {
         return Vec::new();
     }
     [("f32", 32), ("bf16", 64), ("int8", 128)]

@@ -63,17 +63,33 @@ pub enum Path {
     Portable,
     /// x86 with AVX2, FMA and F16C.
     Avx2,
-    /// x86 with AVX-512 F, BW, VL, DQ, VNNI and BF16.
+    /// x86 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// The same with BF16: bf16 are multiplied in pairs, as AMD's machines do it twice as fast.
+    Avx512Bf16,
 }
 
 impl Path {
-    /// All of them, the best last.
-    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+    /// All of them. Where a machine has several, the best is mostly the last.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
     /// The best this machine has.
     pub fn best() -> Self {
-        Self::ALL.into_iter().rfind(|path| path.is_here()).unwrap_or(Self::Portable)
+        Self::ALL.into_iter().rfind(|path| path.is_here() && !path.is_slow()).unwrap_or(Self::Portable)
+    }
+
+    /// Whether this machine has the instructions, and is quicker without.
+    fn is_slow(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let slow = avx512::pairs_are_slow();
+        #[cfg(not(target_arch = "x86_64"))]
+        let slow = true;
+        self == Self::Avx512Bf16 && slow
+    }
+
+    /// Whether bf16 are multiplied in pairs, or else widened and multiplied as singles.
+    fn multiplies_pairs(self) -> bool {
+        matches!(self, Self::Portable | Self::Avx512Bf16)
     }
 
     /// Whether this machine has it.
@@ -83,9 +99,11 @@ impl Path {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::Avx512::detect().is_some(),
+            Self::Avx512 => avx512::Avx512::<false>::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => avx512::Avx512::<true>::detect().is_some(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
         }
     }
 
@@ -95,6 +113,7 @@ impl Path {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512-bf16",
         }
     }
 }
@@ -117,7 +136,9 @@ pub enum PathError {
 impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(name) => write!(f, "no kernels are named `{name}`: there are portable, avx2 and avx512"),
+            Self::Unknown(name) => {
+                write!(f, "no kernels are named `{name}`: there are portable, avx2, avx512 and avx512-bf16")
+            }
             Self::NotHere(path) => write!(f, "this machine lacks instructions of {path}; its best is {}", Path::best()),
         }
     }
@@ -142,7 +163,8 @@ impl FromStr for Path {
 pub enum Compute {
     /// Weights and activations are singles.
     F32,
-    /// Weights and activations are rounded to bf16; sums are singles.
+    /// Weights are rounded to bf16, and so are activations where a [`Path`] multiplies bf16 in
+    /// pairs; sums are singles.
     Bf16,
     /// Weights are integers of 8 or 4 bits in blocks of 32 along a row, each with a scale.
     /// Activations are rounded to integers of 8 bits in the same blocks; a block's products
@@ -161,8 +183,10 @@ fn dispatch(path: Path, kernel: impl Kernel) {
         #[cfg(target_arch = "x86_64")]
         Path::Avx2 => avx2::Avx2::detect().expect("a path that is here").call(kernel),
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => avx512::Avx512::detect().expect("a path that is here").call(kernel),
+        Path::Avx512 => avx512::Avx512::<false>::detect().expect("a path that is here").call(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512Bf16 => avx512::Avx512::<true>::detect().expect("a path that is here").call(kernel),
         #[cfg(not(target_arch = "x86_64"))]
-        Path::Avx2 | Path::Avx512 => panic!("{}", PathError::NotHere(path)),
+        Path::Avx2 | Path::Avx512 | Path::Avx512Bf16 => panic!("{}", PathError::NotHere(path)),
     }
 }

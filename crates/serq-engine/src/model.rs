@@ -151,7 +151,6 @@ pub struct Runner {
     query_key_value: Vec<f32>,
     queries: Vec<f32>,
     attended: Vec<f32>,
-    wanted: Vec<f32>,
     logits: Vec<f32>,
 }
 
@@ -181,7 +180,6 @@ impl Runner {
             query_key_value: Vec::new(),
             queries: Vec::new(),
             attended: Vec::new(),
-            wanted: Vec::new(),
             logits: Vec::new(),
         }
     }
@@ -197,7 +195,7 @@ impl Runner {
         let ModelConfig { hidden, heads, head_dim, kv_heads, rms_epsilon: epsilon, .. } = model.config;
         let layout = store.layout();
         let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
-        let chunks: Vec<Chunk<'_>> = parts
+        let mut chunks: Vec<Chunk<'_>> = parts
             .iter()
             .map(|part| Chunk { blocks: part.blocks, start: part.start, tokens: part.tokens.len() })
             .collect();
@@ -220,6 +218,9 @@ impl Runner {
             let rotation = Rotation { cos: &model.cos, sin: &model.sin, norms };
             let (from, queries) = (&self.query_key_value, &mut self.queries);
             rotation.rotate_and_store(model.path, workers, from, &chunks, &layout, nth, bytes, queries);
+            if nth + 1 == model.layers.len() {
+                chunks = self.keep_wanted(parts, hidden, heads * head_dim);
+            }
             self.attention.attend(workers, &self.queries, &chunks, nth, bytes, &mut self.attended);
             self.heads.prepare(workers, &self.attended, heads * head_dim);
             layer.attention_output.multiply_add(workers, &self.heads, &mut self.x);
@@ -227,19 +228,28 @@ impl Runner {
             layer.gate_up.multiply_gated(workers, &self.hidden, &mut self.gated);
             layer.down.multiply_add(workers, &self.gated, &mut self.x);
         }
-        self.wanted.clear();
+        self.logits.resize(chunks.len() * model.config.vocabulary, 0.0);
+        self.hidden.prepare_normed(workers, &self.x, &model.final_norm, epsilon);
+        model.head.multiply(workers, &self.hidden, &mut self.logits);
+        &mut self.logits
+    }
+
+    /// Once the last layer's keys and values are stored, nothing is read any more but the rows after
+    /// which a token is wanted. Answers these.
+    fn keep_wanted<'a>(&mut self, parts: &[Part<'a>], hidden: usize, heads: usize) -> Vec<Chunk<'a>> {
+        let mut wanted = Vec::new();
         let mut row = 0;
         for part in parts {
             row += part.tokens.len();
             if part.next {
-                self.wanted.extend_from_slice(&self.x[(row - 1) * hidden..row * hidden]);
+                self.x.copy_within((row - 1) * hidden..row * hidden, wanted.len() * hidden);
+                self.queries.copy_within((row - 1) * heads..row * heads, wanted.len() * heads);
+                wanted.push(Chunk { blocks: part.blocks, start: part.start + part.tokens.len() - 1, tokens: 1 });
             }
         }
-        self.logits.resize(self.wanted.len() / hidden * model.config.vocabulary, 0.0);
-        if !self.wanted.is_empty() {
-            self.hidden.prepare_normed(workers, &self.wanted, &model.final_norm, epsilon);
-            model.head.multiply(workers, &self.hidden, &mut self.logits);
-        }
-        &mut self.logits
+        self.x.truncate(wanted.len() * hidden);
+        self.queries.truncate(wanted.len() * heads);
+        self.attended.truncate(wanted.len() * heads);
+        wanted
     }
 }

@@ -1,8 +1,8 @@
 //! Rows of activations as a product reads them.
 //!
 //! Rows are prepared in blocks of [`PANEL`] numbers, each block by itself: as singles, rounded
-//! to bf16, or rounded to integers of 8 bits. A block's integers are its numbers divided by a
-//! 127th of the largest of them.
+//! to bf16 where these are multiplied in pairs, or rounded to integers of 8 bits. A block's
+//! integers are its numbers divided by a 127th of the largest of them.
 
 use super::buffer::{Aligned, Shared};
 use super::tile::{Block, PANEL, Rows};
@@ -90,7 +90,7 @@ impl Activations {
             self.blocks.resize(rows * self.blocks_stride(), Block::default());
         }
         Target {
-            compute: self.compute,
+            kept: self.kept(),
             stride: self.stride(),
             blocks_stride: self.blocks_stride(),
             numbers: Shared::new(&mut self.numbers),
@@ -103,9 +103,14 @@ impl Activations {
         self.inputs.div_ceil(PANEL)
     }
 
+    /// As what numbers are kept.
+    fn kept(&self) -> Compute {
+        if self.compute == Compute::Bf16 && !self.path.multiplies_pairs() { Compute::F32 } else { self.compute }
+    }
+
     /// Bytes from row to row.
     fn stride(&self) -> usize {
-        let number = match self.compute {
+        let number = match self.kept() {
             Compute::F32 => 4,
             Compute::Bf16 => 2,
             Compute::Int8 => 1,
@@ -129,7 +134,7 @@ impl Activations {
 /// Rows of [`Activations`] that are being written.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    compute: Compute,
+    kept: Compute,
     stride: usize,
     blocks_stride: usize,
     numbers: Shared<u8>,
@@ -147,7 +152,7 @@ impl Target {
         // SAFETY: a block has `PANEL` numbers here and there.
         unsafe {
             let to = self.numbers.at(row * self.stride);
-            match self.compute {
+            match self.kept {
                 Compute::F32 => to.cast::<[f32; PANEL]>().add(index).write(*numbers),
                 Compute::Bf16 => {
                     for at in (0..PANEL).step_by(V::LANES) {

@@ -227,12 +227,14 @@ impl Kernel for Run<'_> {
             Element::F32 => Format::F32,
             Element::Bf16 => Format::Bf16,
         };
+        // What keys and values are multiplied with.
+        let rows_element = if V::PAIRS { element } else { Element::F32 };
         scratch.fit(attention, rows);
-        let query_stride = attention.layout.head_bytes();
+        let query_stride = head_dim * rows_element.bytes();
         for row in 0..rows {
             let query = &step.queries[step.place(task, row)..][..head_dim];
             // SAFETY: the scratch fits as many rows.
-            unsafe { kv::store(v, element, query, scratch.queries.as_mut_ptr().add(row * query_stride)) };
+            unsafe { kv::store(v, rows_element, query, scratch.queries.as_mut_ptr().add(row * query_stride)) };
         }
         for span in task.first_span..task.first_span + task.spans {
             // The last row sees most.
@@ -255,17 +257,18 @@ impl Kernel for Run<'_> {
                         panels: scratch.keys.as_ptr(),
                         panel_bytes: keys_steps * format.step_bytes(),
                         steps: keys_steps,
+                        goes_on: false,
                         to: scratch.scores.as_mut_ptr(),
                         to_stride: SPAN,
                     };
                     products(v, product, height, most.div_ceil(PANEL));
-                    let weights_stride = SPAN * element.bytes();
+                    let weights_stride = SPAN * rows_element.bytes();
                     let mut peaks = [(0.0, 0.0); TILE_ROWS];
                     for (index, peak) in peaks.iter_mut().enumerate().take(height) {
                         let scores = scratch.scores.as_mut_ptr().add(index * SPAN);
                         let weights = scratch.weights.as_mut_ptr().add(index * weights_stride);
                         let seen = step.seen(task, row + index, span);
-                        *peak = weigh(v, attention.scale, scores, seen, most, element, weights);
+                        *peak = weigh(v, attention.scale, scores, seen, most, rows_element, weights);
                     }
                     let steps = most.div_ceil(format.step_inputs());
                     let product = Product {
@@ -274,6 +277,7 @@ impl Kernel for Run<'_> {
                         panels: scratch.values.as_ptr(),
                         panel_bytes: SPAN / format.step_inputs() * format.step_bytes(),
                         steps,
+                        goes_on: false,
                         to: scratch.mixes.as_mut_ptr(),
                         to_stride: state,
                     };
@@ -515,10 +519,10 @@ fn gather<V: Vector>(v: V, step: &Step<'_>, task: &Task, span: usize, positions:
 impl Scratch {
     fn fit(&mut self, attention: &Attention, rows: usize) {
         let (padded, state, bytes) = (attention.padded(), attention.state(), attention.layout.element.bytes());
-        self.queries.grow(rows * attention.layout.head_bytes());
+        self.queries.grow(rows * attention.layout.head_dim * size_of::<f32>());
         self.keys.grow(SPAN * attention.layout.head_bytes());
         self.values.grow(SPAN * padded * bytes);
-        self.weights.grow(TILE_ROWS * SPAN * bytes);
+        self.weights.grow(TILE_ROWS * SPAN * size_of::<f32>());
         for (buffer, numbers) in [
             (&mut self.scores, TILE_ROWS * SPAN),
             (&mut self.mixes, TILE_ROWS * state),

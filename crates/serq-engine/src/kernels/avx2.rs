@@ -3,6 +3,7 @@
 //! Products and sums are fused where `mul_add` says so. Products of bytes are sums of 16 bits
 //! on their way, which are kept from saturating.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::vector::{Kernel, Vector};
@@ -25,6 +26,31 @@ fn called(v: Avx2, kernel: impl Kernel) {
     kernel.run(v);
 }
 
+/// In this order: the compiler reads all numbers of a tile's step first, and has no registers
+/// left for the sums.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn add_two_products(sums: [__m256; 2], number: *const f32, others: [__m256; 2]) -> [__m256; 2] {
+    let [mut first, mut second] = sums;
+    let _number: __m256;
+    // SAFETY: the caller says that the number is there.
+    unsafe {
+        asm!(
+            "vbroadcastss {number}, dword ptr [{at}]",
+            "vfmadd231ps {first}, {number}, {one}",
+            "vfmadd231ps {second}, {number}, {other}",
+            at = in(reg) number,
+            number = out(ymm_reg) _number,
+            first = inout(ymm_reg) first,
+            second = inout(ymm_reg) second,
+            one = in(ymm_reg) others[0],
+            other = in(ymm_reg) others[1],
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [first, second]
+}
+
 // SAFETY of all calls below: a value of `Avx2` proves the instructions. Where a pointer is
 // followed, the caller says that as many numbers are there as the vector has.
 impl Vector for Avx2 {
@@ -32,6 +58,7 @@ impl Vector for Avx2 {
     // 12 sums leave registers for two vectors of weights.
     const TILES: &[(usize, usize)] = &[(6, 2), (4, 2), (2, 4), (1, 4)];
     const BLOCK_TILES: &[(usize, usize)] = &[(4, 1), (2, 2), (1, 2)];
+    const PAIRS: bool = false;
     type F = __m256;
     type I = __m256i;
 
@@ -78,6 +105,21 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products<const WIDTH: usize>(
+        self,
+        sums: &mut [__m256; WIDTH],
+        number: *const f32,
+        others: &[__m256; WIDTH],
+    ) {
+        for at in (0..WIDTH).step_by(2) {
+            unsafe {
+                let [first, second] = add_two_products([sums[at], sums[at + 1]], number, [others[at], others[at + 1]]);
+                (sums[at], sums[at + 1]) = (first, second);
+            }
+        }
     }
 
     #[inline(always)]
@@ -242,13 +284,13 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    fn dot_bf16(self, sum: __m256, a: __m256i, b: __m256i) -> __m256 {
-        unsafe {
-            let low = |words| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
-            let high = |words| _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x1_0000)));
-            let sum = _mm256_fmadd_ps(low(a), low(b), sum);
-            _mm256_fmadd_ps(high(a), high(b), sum)
-        }
+    fn low_bf16(self, a: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)) }
+    }
+
+    #[inline(always)]
+    fn high_bf16(self, a: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-0x1_0000))) }
     }
 
     #[inline(always)]

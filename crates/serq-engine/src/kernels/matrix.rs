@@ -149,12 +149,25 @@ impl Matrix {
         assert!(x.inputs() == self.inputs, "{} inputs prepared, {} to be multiplied", x.inputs(), self.inputs);
         let unit = if self.gated { 2 } else { 1 };
         let units = self.panels.len() / unit;
-        // With few rows, weights come from memory, best in long runs. With many, a worker that
-        // is held up keeps the others waiting for one part only.
-        let parts = workers.count() * if x.rows() < MANY_ROWS { 1 } else { 4 };
-        workers.run(parts, &|_, part| {
-            let panels = &self.panels[units * part / parts * unit..units * (part + 1) / parts * unit];
-            dispatch(self.path, Part { matrix: self, panels, rows: x.view(), count: x.rows(), to });
+        let many = x.rows() >= MANY_ROWS;
+        let singles = self.panels.first().is_some_and(|panel| panel.format.is_singles(self.path));
+        let (rows, columns) = match (many, singles) {
+            // Weights come from memory, best in long runs.
+            (false, _) => (x.rows().max(1), 1),
+            // A worker that is held up keeps the others waiting for one part only.
+            (true, false) => (rows_at_once(x, usize::MAX, ROWS_BYTES), 4),
+            (true, true) => {
+                let columns = self.panels.len() / (SINGLES_PANELS * workers.count());
+                (rows_at_once(x, SINGLES_ROWS, SINGLES_ROWS_BYTES), columns.clamp(1, 4))
+            }
+        };
+        let columns = workers.count() * columns;
+        workers.run(columns * x.rows().div_ceil(rows), &|_, part| {
+            let (first, column) = (part / columns * rows, part % columns);
+            let panels = &self.panels[units * column / columns * unit..units * (column + 1) / columns * unit];
+            let end = x.rows().min(first + rows);
+            let singles = many && singles;
+            dispatch(self.path, Part { matrix: self, panels, rows: x.view(), first, end, singles, to });
         });
     }
 }
@@ -252,12 +265,15 @@ enum To {
     Gate(Target),
 }
 
-/// Some panels of a product, for all rows.
+/// Some panels of a product, for the rows from `first` to `end`.
 struct Part<'a> {
     matrix: &'a Matrix,
     panels: &'a [Panel],
     rows: Rows,
-    count: usize,
+    first: usize,
+    end: usize,
+    /// Whether they are multiplied as many rows of singles.
+    singles: bool,
     to: To,
 }
 
@@ -268,48 +284,119 @@ const TILE_ROWS: usize = 12;
 /// Bytes of rows that are multiplied with one panel after the other: they and a panel fit in
 /// a core's own cache, of 1 MiB and more on the machines we know.
 const ROWS_BYTES: usize = 384 << 10;
+/// Inputs of which a panel's numbers, as singles, are multiplied with row after row: with a
+/// tile's rows they fit in a core's first cache, of 32 KiB and more.
+const SINGLES_INPUTS: usize = 192;
+/// The most rows that are multiplied with them, and bytes of these rows.
+const SINGLES_ROWS: usize = 22 * TILE_ROWS;
+const SINGLES_ROWS_BYTES: usize = 1 << 20;
+/// Panels at least that a part has then: fewer cost more bytes of rows.
+const SINGLES_PANELS: usize = 8;
+
+/// Rows of a part, where they are many: whole tiles, and all parts about as many.
+fn rows_at_once(x: &Activations, most: usize, bytes: usize) -> usize {
+    let most = (bytes / x.view().stride).clamp(TILE_ROWS, most) / TILE_ROWS * TILE_ROWS;
+    x.rows().div_ceil(x.rows().div_ceil(most)).next_multiple_of(TILE_ROWS)
+}
 
 impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let mut sums = [0.0; TILE_ROWS * 2 * PANEL];
-        let rows_at_once = (ROWS_BYTES / self.rows.stride / TILE_ROWS).max(1) * TILE_ROWS;
-        for first in (0..self.count).step_by(rows_at_once) {
-            let end = self.count.min(first + rows_at_once);
-            let mut panels = self.panels;
-            while let [panel, rest @ ..] = panels {
-                let pair = rest.first().filter(|next| self.matrix.gated || next.format == panel.format);
-                let group = &panels[..if pair.is_some() { 2 } else { 1 }];
-                panels = &panels[group.len()..];
-                // A gate may be stored otherwise than what it lets through.
-                let together = pair.is_none_or(|next| next.format == panel.format);
-                let height = group.iter().map(|panel| tile::tile_rows::<V>(panel.format)).min().unwrap_or(1);
-                for row in (first..end).step_by(height) {
-                    let rows = height.min(end - row);
-                    for (index, panel) in group.iter().enumerate().take(if together { 1 } else { 2 }) {
-                        // SAFETY: rows and panels have the matrix's inputs, checked in
-                        // `Matrix::run`; the sums have room for a tile.
-                        unsafe {
-                            let product = Product {
-                                format: panel.format,
-                                rows: self.rows.from(row),
-                                panels: self.matrix.bytes.as_ptr().add(panel.start),
-                                panel_bytes: pair.map_or(0, |next| next.start - group[0].start),
-                                steps: panel.format.steps(self.matrix.inputs),
-                                to: sums.as_mut_ptr().add(index * PANEL),
-                                to_stride: 2 * PANEL,
-                            };
-                            tile::product(v, product, rows, if together { group.len() } else { 1 });
-                        }
-                    }
-                    self.put(v, group, row, &sums.as_chunks::<{ 2 * PANEL }>().0[..rows]);
-                }
-            }
-        }
+        if self.singles { self.run_singles(v) } else { self.run_tiles(v) }
     }
 }
 
+/// Numbers that begin with a cache line.
+#[repr(align(64))]
+struct Lines<const COUNT: usize>([f32; COUNT]);
+
 impl Part<'_> {
+    /// Tile after tile, each over all inputs.
+    #[inline(always)]
+    fn run_tiles<V: Vector>(&self, v: V) {
+        let mut sums = [0.0; TILE_ROWS * 2 * PANEL];
+        let mut panels = self.panels;
+        while let [panel, rest @ ..] = panels {
+            let pair = rest.first().filter(|next| self.matrix.gated || next.format == panel.format);
+            let group = &panels[..if pair.is_some() { 2 } else { 1 }];
+            panels = &panels[group.len()..];
+            // A gate may be stored otherwise than what it lets through.
+            let together = pair.is_none_or(|next| next.format == panel.format);
+            let height = group.iter().map(|panel| tile::tile_rows::<V>(panel.format)).min().unwrap_or(1);
+            for row in (self.first..self.end).step_by(height) {
+                let rows = height.min(self.end - row);
+                for (index, panel) in group.iter().enumerate().take(if together { 1 } else { 2 }) {
+                    // SAFETY: rows and panels have the matrix's inputs, checked in
+                    // `Matrix::run`; the sums have room for a tile.
+                    unsafe {
+                        let product = Product {
+                            format: panel.format,
+                            rows: self.rows.from(row),
+                            panels: self.matrix.bytes.as_ptr().add(panel.start),
+                            panel_bytes: pair.map_or(0, |next| next.start - group[0].start),
+                            steps: panel.format.steps(self.matrix.inputs),
+                            goes_on: false,
+                            to: sums.as_mut_ptr().add(index * PANEL),
+                            to_stride: 2 * PANEL,
+                        };
+                        tile::product(v, product, rows, if together { group.len() } else { 1 });
+                    }
+                }
+                self.put(v, group, row, &sums.as_chunks::<{ 2 * PANEL }>().0[..rows]);
+            }
+        }
+    }
+
+    /// Panels of singles, or of bf16 that are multiplied as singles: some inputs after the
+    /// other, each for all rows. Sums go on where they ended, so nothing comes out otherwise.
+    #[inline(always)]
+    fn run_singles<V: Vector>(&self, v: V) {
+        let mut widened = Lines([0.0; SINGLES_INPUTS * PANEL]);
+        let mut sums = Lines([0.0; SINGLES_ROWS * 2 * PANEL]);
+        let format = self.panels.first().map_or(Format::F32, |panel| panel.format);
+        let height = tile::tile_rows::<V>(format);
+        let steps = format.steps(self.matrix.inputs);
+        let steps_at_once = SINGLES_INPUTS / format.step_inputs();
+        // Of the next inputs, as a rule; asked for while these are multiplied, tile by tile.
+        let lines = (steps_at_once * format.step_bytes() / 64).div_ceil((self.end - self.first).div_ceil(height));
+        for group in self.panels.chunks(2) {
+            for (index, panel) in group.iter().enumerate() {
+                for step in (0..steps).step_by(steps_at_once) {
+                    let steps = steps_at_once.min(steps - step);
+                    // SAFETY: the panel has the matrix's inputs, and so have the rows, filled up to
+                    // whole blocks with zeros; the sums have room for a part's rows.
+                    unsafe {
+                        let mut singles = self.matrix.bytes.as_ptr().add(panel.start + step * format.step_bytes());
+                        let mut next = singles.wrapping_add(steps * format.step_bytes());
+                        if format == Format::Bf16 {
+                            tile::widen(v, singles, steps, widened.0.as_mut_ptr());
+                            singles = widened.0.as_ptr().cast();
+                        }
+                        for row in (self.first..self.end).step_by(height) {
+                            for _ in 0..lines {
+                                v.prefetch(next);
+                                next = next.wrapping_add(64);
+                            }
+                            let product = Product {
+                                format: Format::F32,
+                                rows: self.rows.from(row).after(step * format.step_inputs() * size_of::<f32>()),
+                                panels: singles,
+                                panel_bytes: 0,
+                                steps: steps * format.step_inputs(),
+                                goes_on: step > 0,
+                                to: sums.0.as_mut_ptr().add((row - self.first) * 2 * PANEL + index * PANEL),
+                                to_stride: 2 * PANEL,
+                            };
+                            tile::product(v, product, height.min(self.end - row), 1);
+                        }
+                    }
+                }
+            }
+            let sums = sums.0.as_chunks::<{ 2 * PANEL }>().0;
+            self.put(v, group, self.first, &sums[..self.end - self.first]);
+        }
+    }
+
     /// Writes a tile's numbers where they go.
     #[inline(always)]
     fn put<V: Vector>(&self, v: V, group: &[Panel], row: usize, sums: &[[f32; 2 * PANEL]]) {

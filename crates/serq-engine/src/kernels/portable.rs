@@ -36,6 +36,7 @@ impl Vector for Portable {
     const LANES: usize = LANES;
     const TILES: &[(usize, usize)] = &[(2, 4), (1, 4)];
     const BLOCK_TILES: &[(usize, usize)] = &[(2, 2), (1, 2)];
+    const PAIRS: bool = true;
     type F = [f32; LANES];
     type I = [i32; LANES];
 
@@ -215,11 +216,13 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn dot_bf16(self, sum: Self::F, a: Self::I, b: Self::I) -> Self::F {
-        let low = |word: i32| f32::from_bits((word << 16) as u32);
-        let high = |word: i32| f32::from_bits((word as u32) & 0xffff_0000);
-        let sum = self.mul_add(each(a, low), each(b, low), sum);
-        self.mul_add(each(a, high), each(b, high), sum)
+    fn low_bf16(self, a: Self::I) -> Self::F {
+        each(a, |word| f32::from_bits((word << 16) as u32))
+    }
+
+    #[inline(always)]
+    fn high_bf16(self, a: Self::I) -> Self::F {
+        each(a, |word| f32::from_bits(word as u32 & 0xffff_0000))
     }
 
     #[inline(always)]

@@ -97,8 +97,9 @@ fn a_product_is_the_sum_of_products() {
     let mut random = Random(1);
     let workers = Workers::new(2);
     for path in paths() {
-        for (rows, outputs, inputs) in [(1, 32, 32), (3, 70, 33), (7, 192, 96), (29, 45, 160), (12, 1, 1), (5, 130, 64)]
-        {
+        let few = [(1, 32, 32), (3, 70, 33), (7, 192, 96), (29, 45, 160), (12, 1, 1), (5, 130, 64)];
+        let many = [(64, 33, 385), (300, 70, 416), (67, 200, 31)];
+        for (rows, outputs, inputs) in few.into_iter().chain(many) {
             for (name, compute, matrix, numbers) in packed(&mut random, path, outputs, inputs) {
                 let x = random.numbers(rows * inputs);
                 let mut y = random.numbers(rows * outputs);
@@ -165,7 +166,7 @@ fn products_of_blocks_are_exact_within_a_block() {
 fn a_row_of_a_product_is_the_same_in_any_batch_on_any_workers() {
     let mut random = Random(3);
     let pools = [1, 2, 3].map(Workers::new);
-    let (outputs, inputs, most) = (200, 96, 40);
+    let (outputs, inputs, most) = (200, 416, 310);
     for path in paths() {
         for (name, compute, matrix, _) in packed(&mut random, path, outputs, inputs) {
             let x = random.numbers(most * inputs);
@@ -179,7 +180,7 @@ fn a_row_of_a_product_is_the_same_in_any_batch_on_any_workers() {
             };
             let alone: Vec<u32> = (0..most).flat_map(|row| product(&pools[0], row, 1)).collect();
             for workers in &pools {
-                for rows in 2..=most {
+                for rows in (2..=40).chain([64, 77, 265, most]) {
                     let first = random.below(most - rows + 1);
                     let batch = product(workers, first, rows);
                     assert!(batch == alone[first * outputs..][..rows * outputs], "{path} {name}: {rows} rows");
@@ -224,16 +225,23 @@ fn stacked_tensors_give_what_each_gives() {
 fn a_gate_is_multiplied_with_what_it_lets_through() {
     let mut random = Random(5);
     let workers = Workers::new(2);
-    let (rows, inputs, outputs) = (14, 48, 72);
+    let (most, inputs, outputs) = (90, 48, 72);
     let [gate, up] = [0, 1].map(|_| random.numbers(outputs * inputs));
     let identity: Vec<f32> = (0..outputs * outputs).map(|at| f32::from(u8::from(at % (outputs + 1) == 0))).collect();
-    let x = random.numbers(rows * inputs);
+    let x = random.numbers(most * inputs);
     for path in paths() {
-        for compute in [Compute::F32, Compute::Bf16, Compute::Int8] {
+        for (rows, compute) in [14, most]
+            .into_iter()
+            .flat_map(|rows| [Compute::F32, Compute::Bf16, Compute::Int8].map(|compute| (rows, compute)))
+        {
             let tensor = |numbers: &[f32]| Tensor::from_f32(outputs, inputs, numbers);
             let matrix = Matrix::pack_gated(path, compute, &tensor(&gate), &tensor(&up));
             let mut through = Activations::new(path, compute);
-            matrix.multiply_gated(&workers, &prepared(&workers, path, compute, &x, inputs), &mut through);
+            matrix.multiply_gated(
+                &workers,
+                &prepared(&workers, path, compute, &x[..rows * inputs], inputs),
+                &mut through,
+            );
             let identity = Matrix::pack(path, compute, &[&Tensor::from_f32(outputs, outputs, &identity)]);
             let mut y = vec![0.0; rows * outputs];
             identity.multiply(&workers, &through, &mut y);
@@ -566,5 +574,5 @@ fn a_path_is_named_and_refused_where_it_is_not() {
         assert_eq!(parsed, if path.is_here() { Ok(path) } else { Err(PathError::NotHere(path)) });
     }
     let error = "sse9".parse::<Path>().expect_err("no such path");
-    assert_eq!(error.to_string(), "no kernels are named `sse9`: there are portable, avx2 and avx512");
+    assert_eq!(error.to_string(), "no kernels are named `sse9`: there are portable, avx2, avx512 and avx512-bf16");
 }

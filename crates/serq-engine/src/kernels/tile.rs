@@ -22,6 +22,7 @@
 // A tile's row is an accumulator and a place in memory.
 #![allow(clippy::needless_range_loop)]
 
+use super::Path;
 use super::vector::{Kernel, Vector};
 
 /// Outputs in a panel: also the inputs in a block, so that a panel's outputs are a block.
@@ -38,6 +39,11 @@ pub(super) enum Format {
 }
 
 impl Format {
+    /// Whether a path multiplies it as singles.
+    pub(super) fn is_singles(self, path: Path) -> bool {
+        self == Self::F32 || self == Self::Bf16 && !path.multiplies_pairs()
+    }
+
     /// Inputs of a step.
     pub(super) fn step_inputs(self) -> usize {
         match self {
@@ -80,7 +86,8 @@ pub(super) struct Block {
     pub(super) sum: i32,
 }
 
-/// Rows of activations: as singles, as pairs of bf16, or as bytes with a [`Block`] for every 32.
+/// Rows of activations: as singles, as pairs of bf16 where these are multiplied so, or as bytes
+/// with a [`Block`] for every 32.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) numbers: *const u8,
@@ -99,6 +106,12 @@ impl Rows {
         let numbers = unsafe { self.numbers.add(row * self.stride) };
         Self { numbers, blocks: self.blocks.wrapping_add(row * self.blocks_stride), ..self }
     }
+
+    /// Rows of numbers, from byte `at` of each on.
+    pub(super) unsafe fn after(self, at: usize) -> Self {
+        // SAFETY: the caller says that a row is longer.
+        Self { numbers: unsafe { self.numbers.add(at) }, ..self }
+    }
 }
 
 /// A product of rows with one panel or two, `panel_bytes` apart.
@@ -109,6 +122,8 @@ pub(super) struct Product {
     pub(super) panels: *const u8,
     pub(super) panel_bytes: usize,
     pub(super) steps: usize,
+    /// Whether sums go on from what stands there. Not for integers.
+    pub(super) goes_on: bool,
     /// Where the first row's outputs go.
     pub(super) to: *mut f32,
     /// Singles from row to row.
@@ -158,12 +173,13 @@ struct Tile {
     first: usize,
 }
 
-/// Bytes by which integers are asked for ahead, where several rows make a step so long that the
-/// machine does not read ahead by itself. One row, and numbers, are slower with it (Zen 4).
+/// Bytes by which weights are asked for ahead: integers where several rows make a step so long
+/// that the machine does not read ahead by itself (one row, and pairs of bf16, are slower with it
+/// on a Zen 4), and bf16 that are widened.
 const AHEAD: usize = 2048;
 
-/// A tile of singles or of pairs of bf16, of so many rows and vectors.
-struct NumberTile<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
+/// A tile of singles or of bf16, of so many rows and vectors.
+struct NumberTile<const BF16: bool, const HEIGHT: usize, const WIDTH: usize>(Tile);
 /// A tile of integers in one of the formats below, of so many rows and vectors.
 struct BlockTile<const FORMAT: usize, const HEIGHT: usize, const WIDTH: usize>(Tile);
 
@@ -174,9 +190,9 @@ const Q4_LEAST: usize = 2;
 #[inline(always)]
 fn run_tile<V: Vector>(v: V, tile: Tile, height: usize, width: usize) {
     macro_rules! numbers {
-        ($pairs:literal, $($height:literal x $width:literal),*) => {
+        ($bf16:literal, $($height:literal x $width:literal),*) => {
             match (height, width) {
-                $(($height, $width) => v.call(NumberTile::<$pairs, $height, $width>(tile)),)*
+                $(($height, $width) => v.call(NumberTile::<$bf16, $height, $width>(tile)),)*
                 _ => unreachable!("a tile of numbers of {height} x {width}"),
             }
         };
@@ -198,7 +214,7 @@ fn run_tile<V: Vector>(v: V, tile: Tile, height: usize, width: usize) {
     }
 }
 
-impl<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for NumberTile<PAIRS, HEIGHT, WIDTH> {
+impl<const BF16: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for NumberTile<BF16, HEIGHT, WIDTH> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Tile { product, first } = self.0;
@@ -210,29 +226,41 @@ impl<const PAIRS: bool, const HEIGHT: usize, const WIDTH: usize> Kernel for Numb
                 *weights = weights.add(output / PANEL * product.panel_bytes + output % PANEL * 4);
             }
             let mut sums = [[v.splat(0.0); WIDTH]; HEIGHT];
-            for step in 0..product.steps {
-                if PAIRS {
-                    let mut words = [v.splat_word(0); WIDTH];
+            if product.goes_on {
+                for row in 0..HEIGHT {
                     for column in 0..WIDTH {
-                        words[column] = v.load_words(weights[column].add(step * 4 * PANEL));
+                        sums[row][column] = v.load(place(v, &product, row, first + column));
                     }
+                }
+            }
+            let Rows { numbers, stride, .. } = product.rows;
+            for step in 0..product.steps {
+                let step_weights = weights.map(|weights| weights.add(step * 4 * PANEL));
+                if BF16 && !V::PAIRS {
+                    let mut singles = [[v.splat(0.0); WIDTH]; 2];
+                    for column in 0..WIDTH {
+                        v.prefetch(step_weights[column].wrapping_add(AHEAD));
+                        let words = v.load_words(step_weights[column]);
+                        (singles[0][column], singles[1][column]) = (v.low_bf16(words), v.high_bf16(words));
+                    }
+                    for half in 0..2 {
+                        for row in 0..HEIGHT {
+                            let number = numbers.add(row * stride + step * 8 + half * 4).cast();
+                            v.add_products(&mut sums[row], number, &singles[half]);
+                        }
+                    }
+                } else if BF16 {
+                    let words = step_weights.map(|weights| v.load_words(weights));
                     for row in 0..HEIGHT {
-                        let pair = v.load_splat_word(product.rows.numbers.add(row * product.rows.stride + step * 4));
+                        let pair = v.load_splat_word(numbers.add(row * stride + step * 4));
                         for column in 0..WIDTH {
                             sums[row][column] = v.dot_bf16(sums[row][column], pair, words[column]);
                         }
                     }
                 } else {
-                    let mut singles = [v.splat(0.0); WIDTH];
-                    for column in 0..WIDTH {
-                        singles[column] = v.load(weights[column].add(step * 4 * PANEL).cast());
-                    }
+                    let singles = step_weights.map(|weights| v.load(weights.cast()));
                     for row in 0..HEIGHT {
-                        let number = product.rows.numbers.add(row * product.rows.stride + step * 4).cast::<f32>();
-                        let number = v.splat(number.read_unaligned());
-                        for column in 0..WIDTH {
-                            sums[row][column] = v.mul_add(number, singles[column], sums[row][column]);
-                        }
+                        v.add_products(&mut sums[row], numbers.add(row * stride + step * 4).cast(), &singles);
                     }
                 }
             }
@@ -420,8 +448,32 @@ unsafe fn store_sums<V: Vector, const HEIGHT: usize, const WIDTH: usize>(
     for row in 0..HEIGHT {
         for column in 0..WIDTH {
             // SAFETY: the caller's word.
+            unsafe { v.store(place(v, product, row, first + column), sums[row][column]) };
+        }
+    }
+}
+
+/// Where a vector of sums goes.
+#[inline(always)]
+unsafe fn place<V: Vector>(_: V, product: &Product, row: usize, column: usize) -> *mut f32 {
+    // SAFETY: the caller says that there is room.
+    unsafe { product.to.add(row * product.to_stride + column * V::LANES) }
+}
+
+/// Writes steps of a panel of bf16 as those of a panel of singles, of which each is two.
+///
+/// # Safety
+///
+/// The steps are there, and there is room.
+#[inline(always)]
+pub(super) unsafe fn widen<V: Vector>(v: V, panel: *const u8, steps: usize, to: *mut f32) {
+    for step in 0..steps {
+        for at in (0..PANEL).step_by(V::LANES) {
+            // SAFETY: the caller's word.
             unsafe {
-                v.store(product.to.add(row * product.to_stride + (first + column) * V::LANES), sums[row][column]);
+                let words = v.load_words(panel.add((step * PANEL + at) * 4));
+                v.store(to.add(2 * step * PANEL + at), v.low_bf16(words));
+                v.store(to.add((2 * step + 1) * PANEL + at), v.high_bf16(words));
             }
         }
     }

@@ -20,6 +20,8 @@ pub(super) trait Vector: Copy {
     const TILES: &[(usize, usize)];
     /// Those of a product with blocks of integers.
     const BLOCK_TILES: &[(usize, usize)];
+    /// Whether bf16 are multiplied in pairs. If not, they are widened and multiplied with singles.
+    const PAIRS: bool;
     /// Singles.
     type F: Copy;
     /// Words.
@@ -37,6 +39,20 @@ pub(super) trait Vector: Copy {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// a·b + c, rounded once where the path says so.
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// Adds to each sum the product of one number with each of the others.
+    #[inline(always)]
+    unsafe fn add_products<const WIDTH: usize>(
+        self,
+        sums: &mut [Self::F; WIDTH],
+        number: *const f32,
+        others: &[Self::F; WIDTH],
+    ) {
+        // SAFETY: the caller says that the number is there.
+        let number = self.splat(unsafe { number.read_unaligned() });
+        for (sum, other) in sums.iter_mut().zip(others) {
+            *sum = self.mul_add(number, *other, *sum);
+        }
+    }
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     fn abs(self, a: Self::F) -> Self::F;
@@ -74,12 +90,20 @@ pub(super) trait Vector: Copy {
     /// the second `stride` words after it, and so on.
     unsafe fn transpose(self, rows: &[*const u8], to: *mut u32, stride: usize);
     fn to_singles(self, a: Self::I) -> Self::F;
+    /// The bf16 in the lower half of each word.
+    fn low_bf16(self, a: Self::I) -> Self::F;
+    /// The bf16 in the upper half of each word.
+    fn high_bf16(self, a: Self::I) -> Self::F;
     /// The low nibble of each byte.
     fn low_nibbles(self, a: Self::I) -> Self::I;
     /// The high nibble of each byte.
     fn high_nibbles(self, a: Self::I) -> Self::I;
     /// Adds to each single the two products of the bf16 in its word.
-    fn dot_bf16(self, sum: Self::F, a: Self::I, b: Self::I) -> Self::F;
+    #[inline(always)]
+    fn dot_bf16(self, sum: Self::F, a: Self::I, b: Self::I) -> Self::F {
+        let sum = self.mul_add(self.low_bf16(a), self.low_bf16(b), sum);
+        self.mul_add(self.high_bf16(a), self.high_bf16(b), sum)
+    }
     /// Adds to each word the four products of its bytes, of `a` from 0 to 255, of `b` from
     /// -127 to 127.
     fn dot_bytes(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;

@@ -80,7 +80,7 @@ pub(crate) struct EngineFlags {
     #[arg(long, value_name = "MODEL", default_value = "tiny")]
     pub(crate) model: String,
 
-    /// With which instructions: `portable`, `avx2` or `avx512` [default: the best there are]
+    /// With which instructions: `portable`, `avx2`, `avx512` or `avx512-bf16` [default: the best there are]
     #[arg(long, value_name = "PATH")]
     pub(crate) kernels: Option<Path>,
 
