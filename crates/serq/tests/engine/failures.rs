@@ -36,11 +36,13 @@ fn sets(seed: u64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Answers how many copies broke. All texts are right; `routed_again` may have been, where instances end, too.
+/// Answers how many copies broke. All texts are right, and nobody is routed again but where instances end.
 fn crowd(path: &str, policy: &str, seed: u64, instances_end: bool) -> usize {
     let mut random = Random(seed);
     let (setup, steps) = start(path, policy, &sets(seed));
     let (mut asked, mut broke): (Vec<Asked>, usize) = (Vec::new(), 0);
+    // It answers once it watches who is there.
+    assert_eq!(setup.service.look().unwrap().live, 0);
     loop {
         let running = steps.lock().unwrap().running();
         match random.below(8) {
