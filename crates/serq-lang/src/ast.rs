@@ -516,7 +516,7 @@ pub enum StmtKind {
         /// `growing P`
         growing: Option<Ref>,
         /// `from P fails (p)`
-        reads: Option<Reads>,
+        reads: Option<Box<Reads>>,
     },
     /// `prefill …;`, `decode …;`, `tool …;`
     Serve {
@@ -548,9 +548,9 @@ pub enum StmtKind {
         /// `(n)`
         load: Expr,
         /// `fails (p)`
-        fails: Option<Expr>,
+        fails: Option<Box<Expr>>,
         /// `else …`
-        otherwise: Option<Otherwise>,
+        otherwise: Option<Box<Otherwise>>,
     },
     /// `branch (e) A else B`
     Branch {

@@ -153,7 +153,7 @@ impl<'a> Linker<'a> {
             }
             StmtKind::Transfer { index, on, work, from, to, load, fails, otherwise } => {
                 let moved = Moved { index: index.as_ref(), on, work, from, to, load };
-                self.transfer(moved, fails.as_ref(), otherwise.as_ref(), span, scope, out)
+                self.transfer(moved, fails.as_deref(), otherwise.as_deref(), span, scope, out)
             }
             StmtKind::Branch { chance, test, then, otherwise } => {
                 self.branch(*chance, test, then, otherwise.as_ref(), span, scope, out)

@@ -346,7 +346,7 @@ impl Parser<'_> {
         let then = self.then(mode == Some(Mode::Prefill))?;
         let growing = self.growing()?;
         let reads = match self.eat_word("from") {
-            true => Some(Reads { pool: self.reference("the pool it is read from")?, fails: self.fails()? }),
+            true => Some(Box::new(Reads { pool: self.reference("the pool it is read from")?, fails: self.fails()? })),
             false => None,
         };
         self.semicolon(STATEMENTS)?;
@@ -415,9 +415,9 @@ impl Parser<'_> {
         self.expect_word("to")?;
         let to = self.reference("the pool it is read into")?;
         let load = self.parenthesised()?;
-        let fails = self.fails()?;
+        let fails = self.fails()?.map(Box::new);
         let otherwise = match self.eat_word("else") {
-            true => Some(self.otherwise()?),
+            true => Some(Box::new(self.otherwise()?)),
             false => None,
         };
         self.semicolon(STATEMENTS)?;

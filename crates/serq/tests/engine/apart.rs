@@ -397,9 +397,14 @@ fn an_instance_that_ends_costs_no_text() {
         }
         deployment.until("all are there again", |peers| peers.look().iter().all(|look| look.gone.is_none()));
     }
-    assert!(retries > 0, "somebody was where an instance ended");
+    let log = String::from_utf8(deployment.log.0.lock().unwrap().clone()).unwrap();
+    let failed = log.matches("\"read_failed\"").count();
+    assert!(retries > 0 || failed > 0, "somebody was where an instance ended");
     let replayed = deployment.clean();
-    println!("{retries} requests were routed again, {} decisions are the same", replayed.decisions);
+    println!(
+        "{failed} copies failed, {retries} requests were routed again, {} decisions are the same",
+        replayed.decisions
+    );
 }
 
 /// The source ends while its KV is on its way, over a network that says nothing: the decoder computes the prompt, and
