@@ -44,6 +44,13 @@ pub enum Fact {
         /// As in [`Decision::Work`] or [`Decision::Flow`].
         job: u32,
     },
+    /// A read that may fail did.
+    ReadFailed {
+        /// When.
+        time: f64,
+        /// As in [`Decision::Flow`].
+        job: u32,
+    },
     /// A lease's time is over.
     Woken {
         /// When.

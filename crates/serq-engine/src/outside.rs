@@ -104,6 +104,7 @@ pub(crate) fn tell<const MODELLED: bool>(
             told
         }
         Fact::WorkEnded { time, job } => kernel.tell_work_ended(world, *time, *job),
+        Fact::ReadFailed { time, job } => kernel.tell_read_failed(world, *time, *job),
         Fact::Woken { time, timer } => kernel.tell_woken(world, *time, *timer),
         Fact::Cancelled { time, session } => kernel.tell_cancelled(world, *time, *session),
         Fact::Stopped { session, answer } => {

@@ -417,6 +417,8 @@ pub enum StmtKind {
     Turn,
     /// The session is over.
     End,
+    /// The session is over, and has failed.
+    Fail,
     /// Wait for units of one or more pools, run the body inside.
     Hold(Box<Hold>),
     /// Add units to the innermost hold on the pool.
@@ -556,6 +558,21 @@ pub struct RunStmt {
     /// Of a prefill that goes on as a decode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
+    /// Of work that reads what a pool holds for the session, and may fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<Reads>,
+}
+
+/// `from P fails (p)`: the run fails where the session holds and leases nothing of P when it begins or ends, or where
+/// its driver says so. [`Context::Failed`] is whether its latest one did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reads {
+    /// P.
+    pub pool: PoolRef,
+    /// With this probability it fails at its end, where time is modelled; `None`: with none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<Expr>,
 }
 
 /// `{ … } decode (n)`: how a prefill goes on.
@@ -698,6 +715,7 @@ impl Stmt {
             StmtKind::Set { value, .. } | StmtKind::Observe { value, .. } => visit(value),
             StmtKind::Turn
             | StmtKind::End
+            | StmtKind::Fail
             | StmtKind::Join
             | StmtKind::Fork { .. }
             | StmtKind::Loop { .. }
@@ -727,6 +745,7 @@ impl Stmt {
                 visit(&run.work);
                 run.growing.iter().flat_map(|p| &p.member).for_each(|m| visit(m));
                 run.then.iter().for_each(|then| visit(&then.work));
+                run.reads.iter().flat_map(|r| r.pool.member.as_deref().into_iter().chain(&r.fails)).for_each(visit);
             }
             StmtKind::Branch { test, .. } => visit(test),
             StmtKind::Choose { count, keys, .. } => {
@@ -791,13 +810,15 @@ pub enum Context {
     Member,
     /// Farthest position at a preemption of the hold the session executes again.
     Reached,
+    /// Whether the session's latest run that reads a pool failed.
+    Failed,
 }
 
 impl Context {
     /// The first so many are the figures of an iteration.
     pub const OF_ITERATION: usize = 7;
     /// All of them.
-    pub const COUNT: usize = 20;
+    pub const COUNT: usize = 21;
 }
 
 /// Unary operators.

@@ -93,7 +93,8 @@ impl Moment {
         match self {
             Self::Gauge | Self::Gap => false,
             _ if c == C::Now => true,
-            Self::Session | Self::Header => c == C::Reached,
+            Self::Session => matches!(c, C::Reached | C::Failed),
+            Self::Header => c == C::Reached,
             Self::QueueKey => matches!(c, C::Waited | C::Admission),
             Self::Evict => matches!(c, C::Size | C::Age | C::Last | C::Waiting),
             Self::Preempt => matches!(c, C::Admission | C::Position | C::Decoding),
@@ -379,12 +380,17 @@ impl Verifier<'_> {
                 })?;
                 self.expr(value, Moment::Session)
             }
-            StmtKind::Turn | StmtKind::End | StmtKind::Join | StmtKind::Shielded { .. } | StmtKind::Fork { .. }
+            StmtKind::Turn
+            | StmtKind::End
+            | StmtKind::Fail
+            | StmtKind::Join
+            | StmtKind::Shielded { .. }
+            | StmtKind::Fork { .. }
                 if body.leg =>
             {
-                Err("a leg turns, ends, joins, shields or forks".into())
+                Err("a leg turns, ends, fails, joins, shields or forks".into())
             }
-            StmtKind::Turn | StmtKind::End | StmtKind::Join => Ok(()),
+            StmtKind::Turn | StmtKind::End | StmtKind::Fail | StmtKind::Join => Ok(()),
             StmtKind::Fork { body: inner } => {
                 let preempts = |pool: &u32| self.program.pools[*pool as usize].preempt != Preempt::None;
                 ensure(!body.held.iter().any(preempts), || {
@@ -417,6 +423,11 @@ impl Verifier<'_> {
             StmtKind::Run(run) => {
                 if let Some(pool) = &run.growing {
                     held(body, pool, "growing")?;
+                }
+                if let Some(Reads { pool, fails }) = &run.reads {
+                    ensure(run.mode.is_none(), || "a run of an engine that reads a pool".into())?;
+                    self.pool_ref(pool, Moment::Session)?;
+                    fails.iter().try_for_each(|fails| self.expr(fails, Moment::Session))?;
                 }
                 if let Some(then) = &run.then {
                     ensure(run.mode == Some(Mode::Prefill), || "only a prefill goes on as a decode".into())?;

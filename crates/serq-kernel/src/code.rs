@@ -165,6 +165,12 @@ pub(crate) enum Op {
     Load(PoolRef, Box<Expr>),
     Drop(PoolRef),
     Release(PoolRef, Option<Box<Expr>>),
+    /// A run that reads a pool begins; the operation it goes on with where there is nothing to read.
+    Read(PoolRef, u32),
+    /// … and has ended: whether it failed. With a probability, where time is modelled.
+    HasRead(PoolRef, Option<Box<Expr>>),
+    /// The session is over, and has failed.
+    Fail,
     /// A leg begins with this operation.
     Fork(u32),
     /// The end of one.
@@ -419,6 +425,7 @@ impl<'a> Builder<'a> {
             ir::StmtKind::Observe { observe, value } => Op::Observe(*observe, self.expr(value)),
             ir::StmtKind::Turn => Op::Turn,
             ir::StmtKind::End => Op::End,
+            ir::StmtKind::Fail => Op::Fail,
             ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), Box::new(self.expr(units))),
             ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), Box::new(self.expr(units))),
             ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
@@ -482,6 +489,18 @@ impl<'a> Builder<'a> {
     }
 
     fn run(&mut self, at: Place, run: &ir::RunStmt) {
+        let Some(reads) = &run.reads else { return self.plain_run(at, run) };
+        let begins = self.push(at, Op::Read(self.pool_ref(&reads.pool), 0));
+        self.plain_run(at, run);
+        let fails = reads.fails.as_ref().map(|fails| Box::new(self.expr(fails)));
+        self.push(at, Op::HasRead(self.pool_ref(&reads.pool), fails));
+        let here = self.here();
+        if let Op::Read(_, over) = &mut self.ops[begins] {
+            *over = here;
+        }
+    }
+
+    fn plain_run(&mut self, at: Place, run: &ir::RunStmt) {
         let code = RunCode {
             stages: run.stages.iter().map(|s| self.stage_ref(s)).collect(),
             mode: run.mode,

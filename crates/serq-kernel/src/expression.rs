@@ -242,6 +242,7 @@ impl<'a> Writer<'a> {
             ir::Expr::Attribute(a) => Leaf::Attribute(*a),
             ir::Expr::Context(Context::Now) => Leaf::Now,
             ir::Expr::Context(Context::Reached) => Leaf::Reached,
+            ir::Expr::Context(Context::Failed) => Leaf::Failed,
             ir::Expr::Context(context) => Leaf::Context(*context),
             ir::Expr::Variable(depth) => Leaf::Variable(*depth),
             ir::Expr::Pool(figure, pool) => {

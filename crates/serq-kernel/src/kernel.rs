@@ -54,6 +54,8 @@ pub struct Kernel<'p> {
     pub(crate) instant_pieces: u32,
     instant: f64,
     pub(crate) clamped: u64,
+    /// Sessions that ended at a `fail`.
+    pub(crate) failed: u64,
     pub(crate) preemptions_total: u64,
     facts: u64,
 
@@ -181,6 +183,7 @@ impl<'p> Kernel<'p> {
             instant_pieces: 0,
             instant: f64::NAN,
             clamped: 0,
+            failed: 0,
             preemptions_total: 0,
             facts: 0,
             pools: code.pools.iter().map(Pool::new).collect(),

@@ -25,6 +25,7 @@ mod operation;
 mod pool;
 mod preemption;
 mod prefix;
+mod reading;
 mod roofline;
 mod service;
 mod session;

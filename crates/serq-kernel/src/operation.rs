@@ -47,6 +47,7 @@ pub(crate) enum Leaf {
     Context(Context),
     Now,
     Reached,
+    Failed,
     /// The variable of an aggregate, counted from the innermost.
     Variable(u32),
     /// Figures of a member of a pool.
@@ -133,6 +134,7 @@ operands! {
     ContextVariable(_kernel, frame, bits) = frame.variables[bits as usize];
     Now(kernel, _frame, _bits) = kernel.now;
     Reached(kernel, frame, _bits) = kernel.sessions[frame.session as usize].reached;
+    Failed(kernel, frame, _bits) = f64::from(u8::from(kernel.sessions[frame.session as usize].read.failed));
     Variable(_kernel, frame, bits) = read_variable(frame, bits);
     Used(kernel, _frame, bits) = kernel.pools[bits as usize].used_units();
     Free(kernel, _frame, bits) = kernel.pools[bits as usize].free_units();
@@ -234,6 +236,7 @@ fn with_operand<O: Operator>(leaf: Leaf, side: Side) -> Step {
         Leaf::Context(context) => step!(ContextVariable, context as u64),
         Leaf::Now => step!(Now, 0),
         Leaf::Reached => step!(Reached, 0),
+        Leaf::Failed => step!(Failed, 0),
         Leaf::Variable(depth) => step!(Variable, u64::from(depth)),
         Leaf::Used(pool) => step!(Used, u64::from(pool)),
         Leaf::Free(pool) => step!(Free, u64::from(pool)),

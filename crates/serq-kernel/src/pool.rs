@@ -96,6 +96,8 @@ pub struct PoolCounts {
     pub leases_expired: u64,
     /// Releases that came after their lease had expired.
     pub late_releases: u64,
+    /// Runs that read it and failed.
+    pub reads_failed: u64,
 }
 
 impl Pool {

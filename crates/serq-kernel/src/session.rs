@@ -29,6 +29,7 @@ use crate::hold::{Lease, OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::HOLDERS;
 use crate::prefix::Prompt;
+use crate::reading::Reading;
 use crate::stage::Then;
 use crate::world::{Action, Arrival, Fault, Move, Result, TraceTurn, World};
 
@@ -112,6 +113,7 @@ pub(crate) struct Session {
     pub(crate) legs_forked: u32,
     /// Pools its leases of which expired, until a release came that found none.
     pub(crate) expired: Vec<u32>,
+    pub(crate) read: Reading,
 }
 
 impl Session {
@@ -150,6 +152,7 @@ impl Session {
             legs: 0,
             legs_forked: 0,
             expired: Vec::new(),
+            read: Reading::default(),
         }
     }
 
@@ -276,6 +279,10 @@ impl Kernel<'_> {
                 Op::Jump(to) => {
                     self.count_statements(slot, pc, &mut ran)?;
                     pc = *to;
+                }
+                Op::Read(pool, over) => {
+                    self.count_statements(slot, pc, &mut ran)?;
+                    pc = if self.begin_read(world, slot, pool, &frame)? { pc + 1 } else { *over };
                 }
                 op => {
                     self.count_statements(slot, pc, &mut ran)?;
@@ -426,6 +433,11 @@ impl Kernel<'_> {
                     None => self.release(world, slot, pool)?,
                 }
             }
+            Op::HasRead(pool, fails) => self.end_read(world, slot, pool, fails.as_deref(), frame)?,
+            Op::Fail => {
+                self.fail_session(world, slot)?;
+                return Ok(false);
+            }
             Op::Run(run) => {
                 self.start_run(world, slot, run)?;
                 return Ok(false);
@@ -434,7 +446,7 @@ impl Kernel<'_> {
                 let count = self.eval(world, &choice.count, frame);
                 self.choose(world, slot, choice, count)?;
             }
-            Op::Set(..) | Op::Observe(..) | Op::Branch { .. } | Op::Jump(_) | Op::Noted => {
+            Op::Set(..) | Op::Observe(..) | Op::Branch { .. } | Op::Jump(_) | Op::Read(..) | Op::Noted => {
                 unreachable!("they are run where they are met")
             }
         }
@@ -482,6 +494,7 @@ impl Kernel<'_> {
         session.last_token = f64::NAN;
         session.decodes = false;
         session.token_again = false;
+        session.read = Reading::default();
         let turn = session.turns;
         let traced = session.trace_session;
         if let Some(trace_session) = session.trace_session {

@@ -286,6 +286,8 @@ pub enum Move {
     },
     /// Its client went away; it ends now, or at the end of what it is shielded in.
     Cancelled,
+    /// Its program says that it failed; it ends now.
+    Failed,
     /// It is over.
     Ended,
     /// A leg of a session begins, in the place this is told of.

@@ -489,6 +489,8 @@ pub enum StmtKind {
     Turn,
     /// `end;`
     End,
+    /// `fail;`
+    Fail,
     /// `request;` or `request NAME;`
     Request(Option<Name>),
     /// `hold …`
@@ -513,6 +515,8 @@ pub enum StmtKind {
         then: Option<Box<Then>>,
         /// `growing P`
         growing: Option<Ref>,
+        /// `from P fails (p)`
+        reads: Option<Box<Reads>>,
     },
     /// `prefill …;`, `decode …;`, `tool …;`
     Serve {
@@ -529,7 +533,7 @@ pub enum StmtKind {
         /// `growing P`
         growing: Option<Ref>,
     },
-    /// `transfer W from P to Q (n);`
+    /// `transfer W from P to Q (n) fails (p) else …;`
     Transfer {
         /// `[e]`
         index: Option<Expr>,
@@ -543,6 +547,10 @@ pub enum StmtKind {
         to: Ref,
         /// `(n)`
         load: Expr,
+        /// `fails (p)`
+        fails: Option<Box<Expr>>,
+        /// `else …`
+        otherwise: Option<Box<Otherwise>>,
     },
     /// `branch (e) A else B`
     Branch {
@@ -578,6 +586,26 @@ pub enum StmtKind {
     },
     /// `NAME (…);`, a statement definition
     Use(Name, Vec<Expr>),
+}
+
+/// `from P fails (p)` behind the work of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reads {
+    /// `P`
+    pub pool: Ref,
+    /// `(p)`
+    pub fails: Option<Expr>,
+}
+
+/// `else retry k then recompute`: what becomes of a transfer that fails.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Otherwise {
+    /// `retry k`
+    pub retries: Option<Expr>,
+    /// `recompute`; without it `error`.
+    pub recomputes: bool,
+    /// The last word.
+    pub last: Span,
 }
 
 /// `prefill` or `decode` behind `run`.

@@ -404,7 +404,7 @@ impl<'a> Linker<'a> {
         {
             let stage =
                 ir::StageRef { stage: stage as u32, member: if pushed { sent.clone() } else { member.clone() } };
-            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
+            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None, reads: None };
             self.push(out, span, ir::StmtKind::Run(Box::new(run)));
         }
         let nics = (self.names.queues[sender].nic, self.names.queues[reader].nic);
@@ -428,7 +428,7 @@ impl<'a> Linker<'a> {
         }
         if let Ok(x) = self.latency(x) {
             let stage = ir::StageRef { stage: wait as u32, member: stage.member.clone() };
-            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None };
+            let run = ir::RunStmt { stages: vec![stage], mode: None, work: x, growing: None, then: None, reads: None };
             self.push(out, span, ir::StmtKind::Run(Box::new(run)));
         }
     }

@@ -45,6 +45,7 @@ pages! {
     "entry-holds-outside",
     "entry-parameters",
     "entry-reads-outside",
+    "failure-policy",
     "file-too-large",
     "flow-stage",
     "fork-join",

@@ -470,8 +470,9 @@ fn check_loops(linker: &mut Linker<'_>, session: &ir::Block) {
 fn pass(block: &[ir::Stmt]) -> Pass {
     for s in block {
         let timeless = match &s.kind {
-            StmtKind::Run(run) => fold::value(&run.work, &[]) == Some(0.0),
-            StmtKind::End => false,
+            // What reads a pool takes no time where nothing is there.
+            StmtKind::Run(run) => run.reads.is_some() || fold::value(&run.work, &[]) == Some(0.0),
+            StmtKind::End | StmtKind::Fail => false,
             StmtKind::Hold(hold) => pass(&hold.body).timeless,
             // A constant guard is not looked at: with another setting it is another.
             StmtKind::Branch { then, otherwise, .. } => pass(then).timeless || pass(otherwise).timeless,

@@ -196,6 +196,7 @@ impl Clause {
                 Self::BindingBody | Self::Value | Self::Units | Self::Reserve | Self::Reuse | Self::Binding
             ),
             Self::BindingBody => false,
+            _ if variable == C::Failed => self.moment() == Moment::Session,
             _ if variable == C::Now => true,
             Self::QueueKey => matches!(variable, C::Waited | C::Admission),
             Self::EvictKey | Self::Spill => matches!(variable, C::Size | C::Age | C::Last | C::Waiting),
@@ -218,7 +219,7 @@ impl Clause {
 }
 
 /// The context variables by name.
-pub(crate) const CONTEXT: [(&str, Context); 19] = [
+pub(crate) const CONTEXT: [(&str, Context); 20] = [
     ("now", Context::Now),
     ("waited", Context::Waited),
     ("size", Context::Size),
@@ -238,6 +239,7 @@ pub(crate) const CONTEXT: [(&str, Context); 19] = [
     ("prefilled", Context::Prefilled),
     ("attention", Context::Attention),
     ("reached", Context::Reached),
+    ("failed", Context::Failed),
 ];
 
 /// The context variable of this name.
@@ -258,6 +260,7 @@ pub(crate) fn where_it_exists(variable: Context) -> &'static str {
         C::Present => "the rate of a `ps` stage",
         C::Member => "`budget` and `chunk`",
         C::Reached => "statements and the header of a hold",
+        C::Failed => "statements",
         C::Residents | C::Decoders | C::KvDecode | C::KvPrefill => {
             "`budget`, `chunk`, `serve by`, `serve only` and `cost`"
         }

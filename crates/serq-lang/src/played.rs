@@ -237,7 +237,17 @@ fn play_queue(queue: &mut ast::Queue, definitions: &[ast::Def], answer: &ast::Na
             expr(ExprKind::Call(name_of("max"), vec![value, number(1.0, at)]), at)
         };
         let run = |stage: &str, work: ast::Expr| {
-            stmt(StmtKind::Run { stages: vec![reference(stage)], mode: None, work, then: None, growing: None }, at)
+            stmt(
+                StmtKind::Run {
+                    stages: vec![reference(stage)],
+                    mode: None,
+                    work,
+                    then: None,
+                    growing: None,
+                    reads: None,
+                },
+                at,
+            )
         };
         let marks = |when: When| {
             let marked = said.marks.iter().filter(move |(_, at)| *at == when);
@@ -356,7 +366,9 @@ fn strip(block: &mut ast::Block, used: &mut Vec<String>) {
                 stmts.push(unknown(LEFT_OUT, at));
                 continue;
             }
-            StmtKind::Grow(..) | StmtKind::Load(..) | StmtKind::Drop(_) | StmtKind::Release(..) => continue,
+            StmtKind::Grow(..) | StmtKind::Load(..) | StmtKind::Drop(_) | StmtKind::Release(..) | StmtKind::Fail => {
+                continue;
+            }
             // What a leg sets nobody else sees.
             StmtKind::Fork(_) | StmtKind::Join => {
                 stmts.push(unknown(LEFT_OUT, at));

@@ -32,6 +32,20 @@ impl<'a> Work<'a> {
     }
 }
 
+/// What a transfer moves, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Moved<'a> {
+    pub(crate) index: Option<&'a ast::Expr>,
+    pub(crate) on: &'a [ast::Ref],
+    pub(crate) work: &'a ast::Expr,
+    pub(crate) from: &'a ast::Ref,
+    pub(crate) to: &'a ast::Ref,
+    pub(crate) load: &'a ast::Expr,
+}
+
+/// By judgement: each is written out.
+const RETRIES_MOST: f64 = 16.0;
+
 impl<'a> Linker<'a> {
     pub(crate) fn run(
         &mut self,
@@ -75,7 +89,7 @@ impl<'a> Linker<'a> {
         } else {
             self.check_mode(&stages[0], spans[0], mode, growing, span)?;
         }
-        let run = ir::RunStmt { stages, mode, work: work?, growing: grown?, then: then? };
+        let run = ir::RunStmt { stages, mode, work: work?, growing: grown?, then: then?, reads: None };
         let kind = ir::StmtKind::Run(Box::new(run));
         let at = self.push(out, span, kind);
         for (k, span) in spans.iter().enumerate() {
@@ -354,28 +368,27 @@ impl<'a> Linker<'a> {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the clauses of one statement")]
+    /// `transfer`: what it moves by, then its load and release; with a policy, what is done where that fails.
     pub(crate) fn transfer(
         &mut self,
-        index: Option<&'a ast::Expr>,
-        on: &'a [ast::Ref],
-        work: &'a ast::Expr,
-        from: &'a ast::Ref,
-        to: &'a ast::Ref,
-        load: &'a ast::Expr,
+        moved: Moved<'a>,
+        fails: Option<&'a ast::Expr>,
+        otherwise: Option<&'a ast::Otherwise>,
         span: Span,
         scope: ScopeId,
         out: &mut ir::Block,
     ) -> Result<()> {
+        let Moved { index, on, work, from, to, load } = moved;
         let source = self.pool_ref(from, scope, Clause::Value, Doing::GivesBack("from"));
         let target = self.pool_ref(to, scope, Clause::Value, Doing::Allocates("to"));
-        let load = self.expr(load, scope, Clause::Amount("load"));
-        let moved = if on.is_empty() {
+        let units = self.expr(load, scope, Clause::Amount("load"));
+        let mut moves = Vec::new();
+        let runs = if on.is_empty() {
             match self.relation_of(index, from, span, scope)? {
-                Some(relation) => self.run_relation(&relation, work, from, span, scope, out),
+                Some(relation) => self.run_relation(&relation, work, from, span, scope, &mut moves),
                 None => {
                     let stage = self.stage_of_form("transfer", index, span, scope);
-                    self.run_on(vec![stage], &[span], Work::of(work), span, scope, out)
+                    self.run_on(vec![stage], &[span], Work::of(work), span, scope, &mut moves)
                 }
             }
         } else {
@@ -384,20 +397,98 @@ impl<'a> Linker<'a> {
             for r in on {
                 let stage = self.stage_ref(r, scope, Clause::Value, Doing::Names("on"));
                 if let Ok(stage) = &stage {
-                    self.link_latency(stage, r.span, out);
+                    self.link_latency(stage, r.span, &mut moves);
                 }
                 refs.push(stage);
                 spans.push(r.span);
             }
-            self.run_on(refs, &spans, Work::of(work), span, scope, out)
+            self.run_on(refs, &spans, Work::of(work), span, scope, &mut moves)
         };
-        let (source, target, load) = (source?, target?, load?);
-        moved?;
-        let at = self.push(out, to.span, ir::StmtKind::Load { pool: target, units: load });
+        let fails = fails.map(|p| self.chance_of_failure(p, scope)).transpose();
+        let (source, target, units, fails) = (source?, target?, units?, fails?);
+        runs?;
+        let mut lands = ir::Block::new();
+        let at = self.push(&mut lands, to.span, ir::StmtKind::Load { pool: target, units });
         self.places.remember(at, Part::Reference(0), to.span);
-        let at = self.push(out, from.span, ir::StmtKind::Release { pool: source, after: None });
+        let mut gives_back = ir::Block::new();
+        let at = self.push(&mut gives_back, from.span, ir::StmtKind::Release { pool: source.clone(), after: None });
         let said = self.said_at(from, scope);
         self.places.remember(at, Part::Reference(0), said);
+        let Some(otherwise) = otherwise else {
+            if fails.is_some() {
+                return Err(self
+                    .error("failure-policy", span, "this transfer may fail, and nothing says what is done then")
+                    .help("write `else recompute`, `else error`, or `else retry 2 then` and one of the two")
+                    .done(self));
+            }
+            out.append(&mut moves);
+            out.append(&mut lands);
+            out.append(&mut gives_back);
+            return Ok(());
+        };
+        let retries = match &otherwise.retries {
+            Some(count) => self.retries(count)?,
+            None => 0,
+        };
+        let last = moves.len() - 1;
+        for (nth, stmt) in moves.iter_mut().enumerate() {
+            if let ir::StmtKind::Run(run) = &mut stmt.kind {
+                run.reads = Some(ir::Reads { pool: source.clone(), fails: fails.clone().filter(|_| nth == last) });
+            }
+        }
+        let failed = || ir::Expr::Context(ir::Context::Failed);
+        let branch = |then, otherwise| ir::StmtKind::Branch { test: failed(), chance: false, then, otherwise };
+        out.extend(moves.iter().cloned());
+        for _ in 0..retries {
+            self.push(out, span, branch(moves.clone(), ir::Block::new()));
+        }
+        let mut instead = gives_back.clone();
+        if otherwise.recomputes {
+            let stage = self.stage_of_form("prefill", None, otherwise.last, scope);
+            let work = Work { mode: Some(ir::Mode::Prefill), work: load, then: None, growing: Some(to) };
+            self.run_on(vec![stage], &[otherwise.last], work, otherwise.last, scope, &mut instead)?;
+        } else {
+            self.push(&mut instead, otherwise.last, ir::StmtKind::Fail);
+        }
+        lands.append(&mut gives_back);
+        self.push(out, span, branch(instead, lands));
         Ok(())
+    }
+
+    /// `from P fails (p)` of the run that was pushed last.
+    pub(crate) fn run_reads(&mut self, reads: &'a ast::Reads, scope: ScopeId, out: &mut ir::Block) -> Result<()> {
+        let pool = self.pool_ref(&reads.pool, scope, Clause::Value, Doing::GivesBack("from"));
+        let fails = reads.fails.as_ref().map(|p| self.chance_of_failure(p, scope)).transpose();
+        let (pool, fails) = (pool?, fails?);
+        if let Some(ir::Stmt { kind: ir::StmtKind::Run(run), .. }) = out.last_mut() {
+            if run.mode.is_some() {
+                return Err(self
+                    .error("failure-policy", reads.pool.span, "an engine's run reads no other pool")
+                    .help("`from` is for the run of a link: `run LINK (w) from POOL;`")
+                    .done(self));
+            }
+            run.reads = Some(ir::Reads { pool, fails });
+        }
+        Ok(())
+    }
+
+    fn chance_of_failure(&mut self, p: &'a ast::Expr, scope: ScopeId) -> Result<ir::Expr> {
+        let chance = self.expr(p, scope, Clause::Chance)?;
+        match fold::value(&chance, &[]) {
+            Some(value) if !(0.0..=1.0).contains(&value) => Err(self
+                .error("failure-policy", p.span, format!("a probability of {}", fold::show(value)))
+                .help("write one from 0 to 1")
+                .done(self)),
+            _ => Ok(chance),
+        }
+    }
+
+    fn retries(&mut self, count: &'a ast::Expr) -> Result<usize> {
+        let value = self.constant(count, "how often a transfer is tried again")?;
+        if (1.0..=RETRIES_MOST).contains(&value) && value.fract() == 0.0 {
+            return Ok(value as usize);
+        }
+        let message = format!("{} retries: a whole number from 1 to {RETRIES_MOST} is meant", fold::show(value));
+        Err(self.error("failure-policy", count.span, message).done(self))
     }
 }

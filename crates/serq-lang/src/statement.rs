@@ -11,7 +11,7 @@ use crate::moment::{self, Clause};
 use crate::nearest;
 use crate::reference::Doing;
 use crate::resolve::{Reported, Result};
-use crate::run::Work;
+use crate::run::{Moved, Work};
 use crate::scope::{Binding, Room, ScopeId};
 use crate::source::Span;
 
@@ -103,6 +103,10 @@ impl<'a> Linker<'a> {
                 self.push(out, span, kind);
                 Ok(())
             }
+            StmtKind::Fail => {
+                self.push(out, span, ir::StmtKind::Fail);
+                Ok(())
+            }
             StmtKind::Request(name) => self.request(name.as_ref(), span, out),
             StmtKind::Hold(hold) => self.hold(hold, span, scope, out),
             StmtKind::Grow(pool, units) => {
@@ -135,16 +139,21 @@ impl<'a> Linker<'a> {
                 self.places.remember(at, Part::Reference(0), said);
                 Ok(())
             }
-            StmtKind::Run { stages, mode, work, then, growing } => {
+            StmtKind::Run { stages, mode, work, then, growing, reads } => {
                 let work = Work { mode: mode.map(mode_of), work, then: then.as_deref(), growing: growing.as_ref() };
-                self.run(stages, work, span, scope, out)
+                self.run(stages, work, span, scope, out)?;
+                match reads {
+                    Some(reads) => self.run_reads(reads, scope, out),
+                    None => Ok(()),
+                }
             }
             StmtKind::Serve { form, index, on, work, then, growing } => {
                 let work = Work { mode: None, work, then: then.as_deref(), growing: growing.as_ref() };
                 self.form(*form, index.as_ref(), on.as_ref(), work, span, scope, out)
             }
-            StmtKind::Transfer { index, on, work, from, to, load } => {
-                self.transfer(index.as_ref(), on, work, from, to, load, span, scope, out)
+            StmtKind::Transfer { index, on, work, from, to, load, fails, otherwise } => {
+                let moved = Moved { index: index.as_ref(), on, work, from, to, load };
+                self.transfer(moved, fails.as_deref(), otherwise.as_deref(), span, scope, out)
             }
             StmtKind::Branch { chance, test, then, otherwise } => {
                 self.branch(*chance, test, then, otherwise.as_ref(), span, scope, out)
@@ -192,9 +201,13 @@ impl<'a> Linker<'a> {
         let (word, help) = match stmt.kind {
             StmtKind::Turn => ("turn", "begin the turn before the `fork`, or behind the `join`"),
             StmtKind::End => ("end", "a leg ends with its last statement; the session ends behind a `join`"),
+            StmtKind::Fail => ("fail", "a leg ends with its last statement; the session may fail behind a `join`"),
             StmtKind::Join => ("join", "the session waits for its legs; a leg waits for nobody"),
             StmtKind::Fork(_) => ("fork", "the session forks all its legs itself, one behind the other"),
             StmtKind::Shielded(_) => ("shielded", "shield the session's own statements, the `join` among them"),
+            StmtKind::Transfer { otherwise: Some(ref policy), .. } if !policy.recomputes => {
+                ("transfer", "write `else recompute`: a leg does not end its session")
+            }
             _ => return Ok(()),
         };
         let span = Span { end: stmt.span.start + word.len() as u32, ..stmt.span };

@@ -310,6 +310,7 @@ impl<'p> Printer<'p> {
             }
             StmtKind::Turn => self.line("turn;"),
             StmtKind::End => self.line("end;"),
+            StmtKind::Fail => self.line("fail;"),
             StmtKind::Hold(hold) => self.hold(hold),
             StmtKind::Grow { pool, units } => {
                 let line = format!("grow {} ({});", self.pool_ref(pool), self.expr(units, 0));
@@ -347,7 +348,11 @@ impl<'p> Printer<'p> {
                     let work = self.expr(&then.work, 0);
                     write!(self.text, "decode ({work})").expect("a string takes it");
                 }
-                self.line(&format!("{};", growing.unwrap_or_default()));
+                let reads = run.reads.as_ref().map(|reads| {
+                    let fails = reads.fails.as_ref().map(|p| format!(" fails ({})", self.expr(p, 0)));
+                    format!(" from {}{}", self.pool_ref(&reads.pool), fails.unwrap_or_default())
+                });
+                self.line(&format!("{}{};", growing.unwrap_or_default(), reads.unwrap_or_default()));
             }
             StmtKind::Branch { test, chance, then, otherwise } => {
                 let with = if *chance { "with " } else { "" };

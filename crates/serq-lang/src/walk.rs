@@ -75,7 +75,7 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             expr(value, v);
         }
         K::Mark(name) => v.sets(name, true),
-        K::Turn | K::End | K::Request(_) | K::Join => {}
+        K::Turn | K::End | K::Fail | K::Request(_) | K::Join => {}
         K::Hold(hold) => {
             v.holds(hold);
             for grab in &hold.grabs {
@@ -103,11 +103,15 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             reference(pool, v);
             after.iter().for_each(|e| expr(e, v));
         }
-        K::Run { stages, work, then, growing, .. } => {
+        K::Run { stages, work, then, growing, reads, .. } => {
             stages.iter().for_each(|r| reference(r, v));
             expr(work, v);
             then.iter().for_each(|t| parts(t, v));
             growing.iter().for_each(|r| reference(r, v));
+            if let Some(reads) = reads {
+                reference(&reads.pool, v);
+                reads.fails.iter().for_each(|e| expr(e, v));
+            }
         }
         K::Serve { index, on, work, then, growing, .. } => {
             index.iter().for_each(|e| expr(e, v));
@@ -116,13 +120,15 @@ pub(crate) fn stmt<'a>(s: &'a ast::Stmt, v: &mut dyn Visitor<'a>) {
             then.iter().for_each(|t| parts(t, v));
             growing.iter().for_each(|r| reference(r, v));
         }
-        K::Transfer { index, on, work, from, to, load } => {
+        K::Transfer { index, on, work, from, to, load, fails, otherwise } => {
             index.iter().for_each(|e| expr(e, v));
             on.iter().for_each(|r| reference(r, v));
             expr(work, v);
             reference(from, v);
             reference(to, v);
             expr(load, v);
+            fails.iter().for_each(|e| expr(e, v));
+            otherwise.iter().flat_map(|o| &o.retries).for_each(|e| expr(e, v));
         }
         K::Branch { test, then, otherwise, .. } => {
             expr(test, v);

@@ -326,6 +326,7 @@ impl Measurements {
         let mut report = report::Report {
             mean_live: self.live.mean(from, end),
             ended: self.ended,
+            failed: kernel.failed(),
             turns: self.turns,
             observes,
             gauges,
@@ -507,6 +508,7 @@ impl PoolTrack {
             mean_leased: mean(&self.leased),
             leases_expired: counts.leases_expired,
             late_releases: counts.late_releases,
+            reads_failed: counts.reads_failed,
             in_use_at_end: kernel.pool_state(id).used,
             ..row
         }
@@ -556,6 +558,11 @@ fn note_pools(report: &mut report::Report) {
                 pool.late_releases
             );
             notes.push(report::Note { kind: NoteKind::Expired, text });
+        }
+        if pool.reads_failed > 0 {
+            let text =
+                format!("{} read(s) of {name} failed, and were dealt with as the program says", pool.reads_failed);
+            notes.push(report::Note { kind: NoteKind::Failed, text });
         }
         if let Some(over) = &pool.over_cap {
             let text = format!(

@@ -204,6 +204,7 @@ impl From<&Report> for Figures {
                 ("stuck", p.stuck as f64),
                 ("leases_expired", p.leases_expired as f64),
                 ("late_releases", p.late_releases as f64),
+                ("reads_failed", p.reads_failed as f64),
                 ("over_cap", p.over_cap.as_ref().map_or(0.0, |waiter| waiter.need)),
                 ("left", p.left),
                 ("in_use_at_end", p.in_use_at_end),

@@ -42,6 +42,8 @@ pub struct Report {
     pub arrivals: u64,
     /// Sessions that ended, after warm-up.
     pub ended: u64,
+    /// Sessions that ended at a `fail` or a transfer's `else error`, whole run.
+    pub failed: u64,
     /// Turns begun, after warm-up.
     pub turns: u64,
     /// Time average of live sessions.
@@ -258,6 +260,8 @@ pub struct Pool {
     pub leases_expired: u64,
     /// Releases that came after their lease had expired: what a transfer read was no longer held.
     pub late_releases: u64,
+    /// Runs that read it for a transfer and failed, whole run.
+    pub reads_failed: u64,
     /// A waiter no capacity can serve.
     pub over_cap: Option<OverCap>,
     /// Units at the end owned by nothing alive: no hold, lease, flow or cached entry. Always 0.
@@ -378,7 +382,7 @@ pub enum NoteKind {
     Skipped,
     /// Too short a run for some of its figures.
     Short,
-    /// Of a run with real clients: requests without an answer, or with another one than was asked for.
+    /// Reads or sessions that failed as the program has it; of a run with real clients: requests without an answer, or with another one than was asked for.
     Failed,
     /// Of such a run: what its clients could not know, or did not do as they should.
     Clients,

@@ -780,6 +780,11 @@ impl<'a> Simulation<'a> {
             }
         }
         let mut notes = Vec::new();
+        let failed = self.kernel.failed();
+        if failed > 0 {
+            let text = format!("{failed} session(s) ended at a `fail`, or at a transfer's `else error`");
+            notes.push(Note { kind: NoteKind::Failed, text });
+        }
         let clamped = self.kernel.clamped();
         if clamped > 0 {
             let text = format!("{clamped} run(s) of negative work took no time (--strict stops at them)");
@@ -812,6 +817,7 @@ impl<'a> Simulation<'a> {
             steps_leapt: self.driver.leaps.leapt,
             arrivals: self.kernel.arrivals(),
             ended: 0,
+            failed: 0,
             turns: 0,
             mean_live: 0.0,
             observes: Vec::new(),

@@ -6,7 +6,8 @@
 //!
 //! Medians of 30 (`--smoke`: 2, and no bars), all in one run, taken in turns. The paged read is of 512 tokens of a SmolLM2: 32 blocks of 16
 //! tokens, 368,640 bytes each, scattered on both sides; or, by NIXL, also the same bytes in 1,920 pieces, as layers by themselves
-//! have them. NIXL is measured where `SERQ_NIXL` names it, beside a loop of its own calls.
+//! have them. Beside it, within this process: the same blocks copied by a layout's plan, and handed over by two connectors,
+//! from a prefill's end to the load. NIXL is measured where `SERQ_NIXL` names it, beside a loop of its own calls.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,8 +17,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serq_transfer::connector::local::{Hub, Local};
+use serq_transfer::connector::{Heard, KvConnector, Memory, Told, address_of};
+use serq_transfer::layout::{
+    self, Content, Descriptor, Element, Group, Nesting, Order as Rows, TensorParallel, VERSION, join,
+};
 use serq_transfer::memory::{Mapping, Region};
 use serq_transfer::nixl::{Agent, Begun, Target, available};
+use serq_transfer::protocol::reader::{Load, Mode};
+use serq_transfer::protocol::{BlockTable, Config, Otherwise, Policy, TransferId};
 use serq_transfer::transport::{Event, LinkId, Node, Options, Piece, PostId, Token, Way};
 
 const LARGE: u64 = 64 << 20;
@@ -104,6 +112,70 @@ fn scattered(count: u64, bytes: u64) -> Vec<Piece> {
     (0..count).map(|nth| Piece { here: (count - 1 - nth) * bytes, there: (nth * 7 % count) * bytes, bytes }).collect()
 }
 
+/// An instance's blocks: those of a SmolLM2.
+fn blocks() -> Memory {
+    let content = Content::Heads { kv_heads: 3, head_dim: 64 };
+    let group = Group {
+        content,
+        layers: (0..30).collect(),
+        window: None,
+        block_tokens: 16,
+        blocks: BLOCKS as usize,
+        first_byte: 0,
+        nesting: Nesting::BlockMajor,
+        order: Rows::Nhd,
+        element: Element::Bf16,
+    };
+    let tensor_parallel = TensorParallel { degree: 1, rank: 0 };
+    let (instance, model) = ("an instance".into(), "a SmolLM2".into());
+    Memory::new(Descriptor { version: VERSION, instance, model, tensor_parallel, groups: vec![group] }, 0)
+        .expect("memory")
+}
+
+/// Copies of 512 tokens within this process: by a plan alone, and by two connectors.
+fn within_a_process() -> (impl Fn(), impl Fn()) {
+    let memories = [blocks(), blocks()];
+    let tokens = (BLOCKS * 16) as u32;
+    let hub = Hub::default();
+    let connectors = [1, 2].map(|nth: u16| {
+        let address = SocketAddr::from(([127, 0, 0, 1], nth));
+        let memory = memories[usize::from(nth) - 1].clone();
+        Local::start(&hub, address, 1, Config::default(), memory, None).expect("a connector")
+    });
+    let numbers: Vec<u32> = (0..BLOCKS as u32).collect();
+    let (source, reader) = (numbers.clone(), numbers.iter().rev().copied().collect::<Vec<_>>());
+    let (from, to) = (source.clone(), reader.clone());
+    let plan = move || {
+        let [source, reader] = &memories;
+        let both = [&source.descriptor, &reader.descriptor].map(std::slice::from_ref);
+        let table = |blocks| [layout::BlockTable { first_token: 0, blocks }];
+        let joined = join(both[0], both[1]).expect("they are alike");
+        let plan = joined.plan(0, 0..tokens as usize, &table(&from), &table(&to)).expect("their blocks");
+        for piece in plan.pieces(0, 0).expect("as they are") {
+            let (to, from, bytes) = (piece.reader as u64, piece.source as u64, piece.bytes as u64);
+            reader.region.copy_from(to, &source.region, from, bytes).expect("such bytes");
+        }
+    };
+    let ids = Cell::new(0);
+    let hand_over = move || {
+        let [prefill, decode] = &connectors;
+        ids.set(ids.get() + 1);
+        let id = TransferId(ids.get());
+        let table = |blocks: &[u32]| BlockTable::in_order(16, 0, tokens, blocks);
+        let policy = Policy { retries: 0, otherwise: Otherwise::Error };
+        let address = address_of(prefill.address()).expect("of IPv4");
+        prefill.tell(Told::Expect { id });
+        prefill.tell(Told::Finished { id, table: table(&source) });
+        let load = Load { id, source: address, mode: Mode::Pull, concurrent: false, offer: None, policy };
+        decode.tell(Told::Load(load));
+        decode.tell(Told::Allocated { id, table: table(&reader) });
+        let hear = |connector: &Local| connector.next(Instant::now() + std::time::Duration::from_secs(60));
+        while !matches!(hear(decode).expect("it ends"), Heard::Loaded { .. }) {}
+        while !matches!(hear(prefill).expect("it ends"), Heard::Free { .. }) {}
+    };
+    (plan, hand_over)
+}
+
 fn main() {
     let argument = std::env::args().nth(1);
     if argument.as_deref() == Some("peer") {
@@ -154,6 +226,7 @@ fn main() {
         }
     };
     const PAGED: u64 = BLOCKS * BLOCK;
+    let (by_plan, by_connectors) = within_a_process();
     let mut cases = vec![
         case("memcpy", LARGE, move || copy.write_from(0, &own, 0, LARGE).expect("all of it")),
         case("shm", LARGE, read(1, whole(LARGE))),
@@ -166,6 +239,8 @@ fn main() {
         case("shm, 32 blocks", PAGED, read(1, scattered(BLOCKS, BLOCK))),
         case("tcp, one piece", PAGED, read(0, whole(PAGED))),
         case("tcp, 32 blocks", PAGED, read(0, scattered(BLOCKS, BLOCK))),
+        case("plan, 32 blocks", PAGED, by_plan),
+        case("local, 32 blocks", PAGED, by_connectors),
     ];
     let mut bars = vec![
         ("shm of memcpy", "memcpy", "shm", 0.8, true),

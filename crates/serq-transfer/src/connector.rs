@@ -18,8 +18,8 @@
 //! | `get_finished` | [`Heard::Loaded`], [`Heard::Failed`], [`Heard::Free`] |
 //! | `register_kv_caches` | [`Memory`] |
 //!
-//! [`remote::Remote`] runs it between processes, over [`crate::transport`]. Another one (Mooncake, LMCache) is a file
-//! beside it.
+//! [`remote::Remote`] runs it between processes, over [`crate::transport`], and [`local::Local`] within one. Another way
+//! to a peer is a file beside these, with what [`Links`] asks for; another connector (Mooncake, LMCache) is one, too.
 //!
 //! # Invariants
 //!
@@ -27,8 +27,13 @@
 //!   [`Heard::Free`], [`Heard::Loaded`] or [`Heard::Refused`].
 //! - What is loaded has arrived whole, and its source has called it good after the last byte.
 
+mod exchange;
+pub mod local;
+mod mailbox;
 mod moving;
 pub mod remote;
+
+pub use exchange::{Connector, Counted, Links, Look, address_of};
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -79,6 +79,8 @@ pub enum Way {
     Shm,
     /// By NIXL, which reads the other process's memory ([`crate::nixl`]).
     Nixl,
+    /// Within one process ([`crate::connector::local`]). No node offers it.
+    Local,
 }
 
 impl fmt::Display for Way {
@@ -87,6 +89,7 @@ impl fmt::Display for Way {
             Way::Tcp => "tcp",
             Way::Shm => "shm",
             Way::Nixl => "nixl",
+            Way::Local => "local",
         })
     }
 }

@@ -219,6 +219,7 @@ pub(crate) fn play(
         steps_leapt: 0,
         arrivals,
         ended: measured.ended,
+        failed: 0,
         turns: measured.turns,
         mean_live: measured.mean_live(end),
         observes,

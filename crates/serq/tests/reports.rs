@@ -117,6 +117,7 @@ fn csv() {
             |pool,kv,,stuck,0
             |pool,kv,,leases_expired,0
             |pool,kv,,late_releases,0
+            |pool,kv,,reads_failed,0
             |pool,kv,,over_cap,0
             |pool,kv,,left,0
             |pool,kv,,in_use_at_end,2

@@ -265,7 +265,7 @@ impl Scaling<'_> {
                 self.hand_over(value, factor, NOBODY);
             }
             StmtKind::Observe { value, .. } => self.expr(value, NOBODY),
-            StmtKind::Turn | StmtKind::End | StmtKind::Join => {}
+            StmtKind::Turn | StmtKind::End | StmtKind::Fail | StmtKind::Join => {}
             StmtKind::Hold(hold) => {
                 let units = |pool: &PoolRef| self.pools[pool.pool as usize];
                 // With `cache` all pools of the hold have one factor.
@@ -301,6 +301,10 @@ impl Scaling<'_> {
                 run.stages.iter_mut().for_each(|stage| self.stage(stage, NOBODY));
                 self.hand_over(&mut run.work, work, NOBODY);
                 run.growing.iter_mut().for_each(|pool| self.pool(pool, NOBODY));
+                if let Some(reads) = &mut run.reads {
+                    self.pool(&mut reads.pool, NOBODY);
+                    reads.fails.iter_mut().for_each(|chance| self.expr(chance, NOBODY));
+                }
                 if let Some(then) = &mut run.then {
                     self.block(&mut then.body);
                     self.hand_over(&mut then.work, work, NOBODY);
@@ -363,7 +367,8 @@ impl Scaling<'_> {
                     | Context::Tokens
                     | Context::Prefilled
                     | Context::Attention
-                    | Context::Member => 1.0,
+                    | Context::Member
+                    | Context::Failed => 1.0,
                 };
                 multiply(expr, 1.0 / factor);
             }

@@ -455,6 +455,15 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     }
                 }
                 Action::Session { session, what: Move::Preempted { pool }, .. } => self.preempt(session, pool),
+                Action::Session { session, what: Move::Failed, .. } => {
+                    if let Some(live) = self.live.get_mut(&session) {
+                        let why = match std::mem::take(&mut live.why) {
+                            why if why.is_empty() => "the program says that it failed".to_owned(),
+                            why => why,
+                        };
+                        live.finish.get_or_insert(Finish::Unavailable(why));
+                    }
+                }
                 Action::Ended { session } => self.end(session),
                 _ => {}
             }

@@ -86,6 +86,12 @@ impl Live {
         }
     }
 
+    /// The kernel has a share at this position, whatever else was copied there: the rest is computed.
+    pub(super) fn goes_on_from(&mut self, held: &Held<'_>) {
+        let share = self.share(held);
+        share.computed = share.computed.min(held.position as usize);
+    }
+
     /// A share's tokens up to this one were copied there.
     pub(super) fn has_copied(&mut self, pool: u32, admission: u64, upto: usize) {
         let share = self.shares.iter_mut().find(|share| (share.pool, share.admission) == (pool, admission));

@@ -3,7 +3,7 @@
 use serq_ir::DEPTH_MAX;
 
 use super::{Parser, Place, Read, Stop};
-use crate::ast::{Block, Form, Grab, Hold, Mode, Ref, Stmt, StmtKind, Then};
+use crate::ast::{Block, Expr, Form, Grab, Hold, Mode, Otherwise, Reads, Ref, Stmt, StmtKind, Then};
 use crate::diagnostic::Diagnostic;
 use crate::lexer::TokenKind;
 use crate::source::Span;
@@ -11,7 +11,7 @@ use crate::source::Span;
 /// The words that begin a statement.
 pub(super) const STATEMENTS: &[&str] = &[
     "set", "observe", "mark", "turn", "end", "request", "hold", "grow", "load", "drop", "release", "run", "prefill",
-    "decode", "tool", "transfer", "branch", "loop", "shielded", "choose", "fork", "join",
+    "decode", "tool", "transfer", "branch", "loop", "shielded", "choose", "fork", "join", "fail",
 ];
 
 impl Parser<'_> {
@@ -85,6 +85,10 @@ impl Parser<'_> {
             "end" => {
                 self.semicolon(STATEMENTS)?;
                 StmtKind::End
+            }
+            "fail" => {
+                self.semicolon(STATEMENTS)?;
+                StmtKind::Fail
             }
             "request" => {
                 let forgotten = self.begins_line(self.at);
@@ -341,8 +345,12 @@ impl Parser<'_> {
         let work = self.parenthesised()?;
         let then = self.then(mode == Some(Mode::Prefill))?;
         let growing = self.growing()?;
+        let reads = match self.eat_word("from") {
+            true => Some(Box::new(Reads { pool: self.reference("the pool it is read from")?, fails: self.fails()? })),
+            false => None,
+        };
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Run { stages, mode, work, then, growing })
+        Ok(StmtKind::Run { stages, mode, work, then, growing, reads })
     }
 
     /// `{ … } decode (n)` behind a prefill's tokens.
@@ -407,8 +415,43 @@ impl Parser<'_> {
         self.expect_word("to")?;
         let to = self.reference("the pool it is read into")?;
         let load = self.parenthesised()?;
+        let fails = self.fails()?.map(Box::new);
+        let otherwise = match self.eat_word("else") {
+            true => Some(Box::new(self.otherwise()?)),
+            false => None,
+        };
         self.semicolon(STATEMENTS)?;
-        Ok(StmtKind::Transfer { index, on, work, from, to, load })
+        Ok(StmtKind::Transfer { index, on, work, from, to, load, fails, otherwise })
+    }
+
+    fn fails(&mut self) -> Read<Option<Expr>> {
+        if self.eat_word("fails") { self.parenthesised().map(Some) } else { Ok(None) }
+    }
+
+    /// `retry k then recompute`
+    fn otherwise(&mut self) -> Read<Otherwise> {
+        const POLICY: &str = "write `else recompute`, `else error`, or `else retry 2 then` and one of the two";
+        let retries = match self.eat_word("retry") {
+            true => Some(self.expression()?),
+            false => None,
+        };
+        let then = retries.is_none() || self.eat_word("then");
+        let last = self.token().span;
+        match self.word() {
+            Some(word @ ("recompute" | "error")) if then => {
+                let recomputes = word == "recompute";
+                self.advance();
+                Ok(Otherwise { retries, recomputes, last })
+            }
+            _ => {
+                let message =
+                    if then { "what is done when a transfer fails" } else { "what is done after the retries" };
+                let diagnostic = Diagnostic::error("failure-policy", last, format!("this does not say {message}"))
+                    .note(last, format!("found {}", self.found()))
+                    .help(POLICY);
+                Err(self.report(diagnostic))
+            }
+        }
     }
 
     fn branch(&mut self) -> Read<StmtKind> {

@@ -88,6 +88,7 @@ impl Side {
 
     fn reach(&mut self, shared: &Shared, way: Way, theirs: &Offer) -> Option<Reach> {
         match way {
+            Way::Local => None,
             Way::Tcp => Some(Reach::Sent),
             Way::Shm => Mapping::new(&theirs.place).ok().map(Reach::Mapped),
             Way::Nixl => {

@@ -109,6 +109,11 @@ fn readers_are_killed(way: Way) {
 }
 
 #[test]
+fn sources_are_killed_within_a_process() {
+    sources_are_killed(Way::Local);
+}
+
+#[test]
 fn sources_are_killed_over_tcp() {
     sources_are_killed(Way::Tcp);
 }
@@ -123,6 +128,11 @@ fn sources_are_killed_over_nixl() {
     if nixl_is_there() {
         sources_are_killed(Way::Nixl);
     }
+}
+
+#[test]
+fn readers_are_killed_within_a_process() {
+    readers_are_killed(Way::Local);
 }
 
 #[test]
@@ -180,6 +190,11 @@ fn aborts_leave_nothing(way: Way) {
     prefill.ask("prefill 1000 40");
     decode.load(1000, prefill.address, 40, 0, Mode::Pull, false);
     assert_eq!(decode.outcomes(1000..1001), [Outcome::Loaded]);
+}
+
+#[test]
+fn aborts_leave_nothing_within_a_process() {
+    aborts_leave_nothing(Way::Local);
 }
 
 #[test]

@@ -60,6 +60,11 @@ fn texts_arrive(way: Way) {
 }
 
 #[test]
+fn texts_arrive_within_a_process() {
+    texts_arrive(Way::Local);
+}
+
+#[test]
 fn texts_arrive_over_tcp() {
     texts_arrive(Way::Tcp);
 }

@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::panic;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, LazyLock};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use serq_transfer::connector::remote::{Remote, address_of};
-use serq_transfer::connector::{Heard, KvConnector, Memory, Told};
+use serq_transfer::connector::local::{Hub, Local};
+use serq_transfer::connector::remote::Remote;
+use serq_transfer::connector::{Connector, Counted, Heard, KvConnector, Links, Memory, Told, address_of};
 use serq_transfer::layout::{
     self, Content, Descriptor, Element, Geometry, Group, Nesting, Order, TensorParallel, canary, number,
 };
@@ -106,8 +112,25 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
+/// Where the instances of this process are, and the names they have there.
+static HUB: LazyLock<Hub> = LazyLock::new(Hub::default);
+static NAMES: AtomicU16 = AtomicU16::new(1);
+
+trait Counting: KvConnector {
+    fn counted(&self) -> Counted;
+}
+
+impl<L: Links> Counting for Connector<L> {
+    fn counted(&self) -> Counted {
+        Connector::counted(self)
+    }
+}
+
 pub(crate) struct Instance {
-    connector: Remote,
+    connector: Box<dyn Counting>,
+    address: SocketAddr,
+    /// Of one that can be killed in this process.
+    killed: Option<Arc<AtomicBool>>,
     memory: Memory,
     free: Vec<u32>,
     /// Of each request: its tokens, and the first that is loaded.
@@ -125,11 +148,22 @@ impl Instance {
 
     fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64, waits: Waits) -> Self {
         let memory = Memory::new(descriptor(layout), 1 << 16).unwrap();
-        let token = Token::new("a token that both of them know").unwrap();
-        let options = Options { listen, reached_at: None, token, incarnation, ways: vec![way] };
-        let connector = Remote::start(options, config(waits), memory.clone(), None).unwrap();
+        let (connector, address): (Box<dyn Counting>, _) = if way == Way::Local {
+            let port = if listen.port() == 0 { NAMES.fetch_add(1, Ordering::SeqCst) } else { listen.port() };
+            let address = SocketAddr::new(listen.ip(), port);
+            let local = Local::start(&HUB, address, incarnation, config(waits), memory.clone(), None);
+            (Box::new(local.unwrap()), address)
+        } else {
+            let token = Token::new("a token that both of them know").unwrap();
+            let options = Options { listen, reached_at: None, token, incarnation, ways: vec![way] };
+            let remote = Remote::start(options, config(waits), memory.clone(), None).unwrap();
+            let address = remote.address();
+            (Box::new(remote), address)
+        };
         Self {
             connector,
+            address,
+            killed: None,
             free: (0..memory.blocks() as u32).rev().collect(),
             memory,
             asked: BTreeMap::new(),
@@ -140,7 +174,7 @@ impl Instance {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.connector.address()
+        self.address
     }
 
     pub(crate) fn left(&self) -> usize {
@@ -227,7 +261,21 @@ impl Instance {
 
     /// Takes what the connector says, until then or until it is silent.
     pub(crate) fn hear(&mut self, by: Instant) -> bool {
-        let Some(heard) = self.connector.next(by) else { return false };
+        let heard = match &self.killed {
+            None => self.connector.next(by),
+            Some(killed) => loop {
+                let now = Instant::now();
+                let heard = self.connector.next(by.min(now + Duration::from_millis(5)));
+                if killed.load(Ordering::SeqCst) {
+                    // As if its process were gone: what it was about to do is not done.
+                    panic::resume_unwind(Box::new("killed"));
+                }
+                if heard.is_some() || by <= now {
+                    break heard;
+                }
+            },
+        };
+        let Some(heard) = heard else { return false };
         match heard {
             Heard::Loaded { id: TransferId(id), blocks, .. } => {
                 let right = self.look(id);
@@ -283,6 +331,31 @@ impl Instance {
         }
     }
 
+    /// Does what a line says, and answers.
+    fn obey(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().unwrap();
+        while self.hear(Instant::now()) {}
+        match words[0] {
+            "expect" => self.expect(number(1) as u128),
+            "prefill" => return self.prefill(number(1) as u128, number(2)).to_string(),
+            "abandon" => self.abandon(number(1) as u128),
+            // source, ids from, ids to, tokens, mode
+            "load" => {
+                let ids = number(2) as u128..number(3) as u128;
+                for id in ids.clone() {
+                    self.load(id, words[1].parse().unwrap(), number(4), 0, mode(words[5]), false);
+                }
+                let outcomes = self.outcomes(ids);
+                let loaded = outcomes.iter().filter(|outcome| **outcome == Outcome::Loaded).count();
+                return format!("{loaded} of {}", outcomes.len());
+            }
+            "settle" => self.settles(),
+            other => panic!("{other}?"),
+        }
+        String::new()
+    }
+
     /// Whether a load's blocks have the KV of its tokens.
     fn look(&self, id: u128) -> Result<(), String> {
         let (descriptor, table) = (&self.memory.descriptor, &self.tables[&id]);
@@ -312,12 +385,24 @@ impl Instance {
     }
 }
 
-/// An instance in another process, ended with the test.
+/// An instance in another process, or where connectors are of one process in another thread; ended with the test.
 pub(crate) struct Other {
-    process: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    runs: Runs,
     pub(crate) address: SocketAddr,
+}
+
+enum Runs {
+    Process {
+        process: Child,
+        to: ChildStdin,
+        from: BufReader<ChildStdout>,
+    },
+    Thread {
+        thread: Option<JoinHandle<()>>,
+        to: Option<Sender<String>>,
+        from: Receiver<String>,
+        killed: Arc<AtomicBool>,
+    },
 }
 
 impl Other {
@@ -326,16 +411,11 @@ impl Other {
     }
 
     pub(crate) fn start_at(listen: SocketAddr, layout: &str, way: Way, incarnation: u64, waits: Waits) -> Self {
-        let waits = if waits == Waits::Short { "short" } else { "long" };
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "instance::is_the_other_process", "--nocapture"])
-            .env(ROLE, format!("{listen} {way} {layout} {incarnation} {waits}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (to, from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
-        let mut other = Self { process, to, from, address: listen };
+        let runs = match way {
+            Way::Local => Runs::thread(listen, layout, incarnation, waits),
+            _ => Runs::process(listen, layout, way, incarnation, waits),
+        };
+        let mut other = Self { runs, address: listen };
         other.address = other.answer().parse().unwrap();
         other
     }
@@ -348,34 +428,87 @@ impl Other {
 
     /// Tells it something; its answer is to be waited for later.
     pub(crate) fn say(&mut self, what: &str) {
-        writeln!(self.to, "{what}").unwrap();
+        match &mut self.runs {
+            Runs::Process { to, .. } => writeln!(to, "{what}").unwrap(),
+            Runs::Thread { to, .. } => to.as_ref().unwrap().send(what.to_owned()).unwrap(),
+        }
     }
 
     pub(crate) fn answer(&mut self) -> String {
+        let from = match &mut self.runs {
+            Runs::Process { from, .. } => from,
+            Runs::Thread { from, .. } => return from.recv().expect("the other thread is there"),
+        };
         loop {
             let mut line = String::new();
-            assert_ne!(self.from.read_line(&mut line).unwrap(), 0, "the other process is gone");
+            assert_ne!(from.read_line(&mut line).unwrap(), 0, "the other process is gone");
             if let Some((_, answer)) = line.split_once('@') {
                 return answer.trim().to_owned();
             }
         }
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    /// A thread cannot be stopped, and is killed.
+    pub(crate) fn signal(&mut self, signal: &str) {
+        match &self.runs {
+            Runs::Process { process, .. } => {
+                let id = process.id().to_string();
+                assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+            }
+            Runs::Thread { .. } => self.runs.end(),
+        }
     }
 
     pub(crate) fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.runs.end();
     }
 }
 
 impl Drop for Other {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.runs.end();
+    }
+}
+
+impl Runs {
+    fn process(listen: SocketAddr, layout: &str, way: Way, incarnation: u64, waits: Waits) -> Self {
+        let waits = if waits == Waits::Short { "short" } else { "long" };
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "instance::is_the_other_process", "--nocapture"])
+            .env(ROLE, format!("{listen} {way} {layout} {incarnation} {waits}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        Self::Process { process, to, from }
+    }
+
+    fn thread(listen: SocketAddr, layout: &str, incarnation: u64, waits: Waits) -> Self {
+        let killed = Arc::new(AtomicBool::new(false));
+        let ((to, lines), (answers, from)) = (mpsc::channel::<String>(), mpsc::channel());
+        let (layout, kill) = (layout.to_owned(), Arc::clone(&killed));
+        let thread = thread::spawn(move || {
+            let mut instance = Instance::start_at(listen, &layout, Way::Local, incarnation, waits);
+            instance.killed = Some(kill);
+            let _ = answers.send(instance.address().to_string());
+            lines.iter().for_each(|line| drop(answers.send(instance.obey(&line))));
+        });
+        Self::Thread { thread: Some(thread), to: Some(to), from, killed }
+    }
+
+    fn end(&mut self) {
+        match self {
+            Self::Process { process, .. } => {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+            Self::Thread { thread, to, killed, .. } => {
+                killed.store(true, Ordering::SeqCst);
+                *to = None;
+                let _ = thread.take().map(JoinHandle::join);
+            }
+        }
     }
 }
 
@@ -393,36 +526,6 @@ fn is_the_other_process() {
     let mut instance = Instance::start_at(role[0].parse().unwrap(), role[2], way, role[3].parse().unwrap(), waits);
     println!("@{}", instance.address());
     for line in std::io::stdin().lines() {
-        let line = line.unwrap();
-        let words: Vec<&str> = line.split(' ').collect();
-        let number = |at: usize| words[at].parse::<usize>().unwrap();
-        while instance.hear(Instant::now()) {}
-        let answer = match words[0] {
-            "expect" => {
-                instance.expect(number(1) as u128);
-                String::new()
-            }
-            "prefill" => instance.prefill(number(1) as u128, number(2)).to_string(),
-            "abandon" => {
-                instance.abandon(number(1) as u128);
-                String::new()
-            }
-            // source, ids from, ids to, tokens, mode
-            "load" => {
-                let ids = number(2) as u128..number(3) as u128;
-                for id in ids.clone() {
-                    instance.load(id, words[1].parse().unwrap(), number(4), 0, mode(words[5]), false);
-                }
-                let outcomes = instance.outcomes(ids);
-                let loaded = outcomes.iter().filter(|outcome| **outcome == Outcome::Loaded).count();
-                format!("{loaded} of {}", outcomes.len())
-            }
-            "settle" => {
-                instance.settles();
-                String::new()
-            }
-            other => panic!("{other}?"),
-        };
-        println!("@{answer}");
+        println!("@{}", instance.obey(&line.unwrap()));
     }
 }

@@ -147,7 +147,7 @@ impl Walk<'_> {
                     merge(&mut self.legs, labelled(&leg, None));
                 }
                 StmtKind::Join => from = self.join(from),
-                StmtKind::End => {
+                StmtKind::End | StmtKind::Fail => {
                     self.go(&from, Place::Done);
                     return From::new();
                 }

@@ -281,6 +281,7 @@ impl Recorder for Gathered {
             | Move::Leased { .. }
             | Move::LeaseOver { .. }
             | Move::Prefilled { .. }
+            | Move::Failed
             | Move::Serving { .. } => {}
         }
     }

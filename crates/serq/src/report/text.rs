@@ -150,7 +150,7 @@ fn stages(report: &Report, width: usize, all_members: bool) -> String {
 }
 
 fn pools(report: &Report, width: usize, all_members: bool) -> String {
-    let columns: [Column<Pool>; 18] = [
+    let columns: [Column<Pool>; 19] = [
         ("used", |p| p.mean_used, short),
         ("cap", |p| p.cap, short),
         ("in use at end", |p| p.in_use_at_end, short),
@@ -168,6 +168,7 @@ fn pools(report: &Report, width: usize, all_members: bool) -> String {
         ("stuck", |p| p.stuck as f64, whole),
         ("expired", |p| p.leases_expired as f64, whole),
         ("released late", |p| p.late_releases as f64, whole),
+        ("reads failed", |p| p.reads_failed as f64, whole),
         ("over cap", |p| p.over_cap.as_ref().map_or(0.0, |waiter| waiter.need), short),
     ];
     families("pool", report.pools.iter(), |p| (&p.name, p.index), &columns, 5, width, all_members)

@@ -142,6 +142,7 @@ impl Words {
             Move::LeaseOver { pool: at } => format!("has its lease of {} ended", pool(at)),
             Move::Prefilled { .. } => unreachable!("it is not told"),
             Move::Cancelled => "has lost its client".into(),
+            Move::Failed => "has failed".into(),
             Move::Ended => "ends".into(),
             Move::Joining => "waits for its legs".into(),
             Move::Forked { .. } => "begins".into(),

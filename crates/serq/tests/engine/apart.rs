@@ -397,9 +397,48 @@ fn an_instance_that_ends_costs_no_text() {
         }
         deployment.until("all are there again", |peers| peers.look().iter().all(|look| look.gone.is_none()));
     }
-    assert!(retries > 0, "somebody was where an instance ended");
+    let log = String::from_utf8(deployment.log.0.lock().unwrap().clone()).unwrap();
+    let failed = log.matches("\"read_failed\"").count();
+    assert!(retries > 0 || failed > 0, "somebody was where an instance ended");
     let replayed = deployment.clean();
-    println!("{retries} requests were routed again, {} decisions are the same", replayed.decisions);
+    println!(
+        "{failed} copies failed, {retries} requests were routed again, {} decisions are the same",
+        replayed.decisions
+    );
+}
+
+/// The source ends while its KV is on its way, over a network that says nothing: the decoder computes the prompt, and
+/// nobody is routed again.
+#[test]
+fn a_source_that_ends_in_the_middle_of_a_copy_costs_a_prefill_where_the_program_says_so() {
+    let sets = small(16, 32);
+    let program = text(PAIRS).replace("to kv (prompt - 1 - have);", "to kv (prompt - 1 - have) else recompute;");
+    assert_ne!(program, text(PAIRS));
+    let texts = texts(&text(PAIRS), &sets, &mut Random(21), 40);
+    let long: Vec<Text> = texts.into_iter().filter(|(prompt, ..)| prompt.len() > 60).take(6).collect();
+    let proxies = [(); 4].map(|()| [Proxy::new(), Proxy::new()]);
+    let mut deployment = Deployment::start_behind(&program, &sets, &proxies);
+    // Prefillers first: their KV does not get out.
+    proxies[..2].iter().for_each(|[_, kv]| kv.turn(SILENT));
+    let asked = deployment.ask(&long);
+    deployment.until("copies are asked for", |_| {
+        let log = String::from_utf8(deployment.log.0.lock().unwrap().clone()).unwrap();
+        log.matches("\"flow\"").count() >= long.len()
+    });
+    deployment.kill(0);
+    deployment.kill(1);
+    let mut retries = 0;
+    for (asked, answer) in &asked {
+        let (tokens, figures) = to_the_end(asked);
+        assert_eq!(tokens, **answer);
+        retries += figures.retries;
+    }
+    assert_eq!(retries, 0, "what was being copied is computed where it was to go");
+    let log = String::from_utf8(deployment.log.0.lock().unwrap().clone()).unwrap();
+    let failed = log.matches("\"read_failed\"").count();
+    println!("{failed} copies of {} requests were under way", long.len());
+    assert!(failed > 0);
+    deployment.clean();
 }
 
 /// Clients go away at any moment, also while their KV is on its way.

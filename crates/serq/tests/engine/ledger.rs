@@ -48,6 +48,8 @@ struct Copying {
     tokens: Range<usize>,
     /// It was given up, or one of its instances is gone.
     stopped: bool,
+    /// It breaks in the middle: a half of it is not what it should be.
+    broken: bool,
 }
 
 /// All instances of a program.
@@ -94,11 +96,21 @@ impl Steps {
             let (_, ended, tokens) = self.running.remove(nth).expect("that many run");
             return ended.tell(tokens);
         }
-        let Copying { copied, from, to, tokens, stopped } = self.copies.remove(nth - self.running.len());
+        let Copying { copied, from, to, tokens, stopped, broken } = self.copies.remove(nth - self.running.len());
+        if broken && !stopped {
+            tokens.step_by(2).for_each(|at| *self.pool(to.0).slot(&to.1, at) = NOTHING);
+            return copied.tell(Err("the link broke".into()));
+        }
         match stopped {
             true => copied.tell(Err("it was given up".into())),
             false => copied.tell(Ok(self.copy((from.0, &from.1), (to.0, &to.1), tokens))),
         }
+    }
+
+    /// The copies that are under way break.
+    pub(crate) fn break_copies(&mut self) -> usize {
+        self.copies.iter_mut().for_each(|copy| copy.broken = true);
+        self.copies.len()
     }
 
     pub(crate) fn running(&self) -> usize {
@@ -177,7 +189,7 @@ impl Instances for Ledger {
         let lost =
             [from.pool, to.pool].iter().any(|pool| steps.gone.iter().any(|stage| steps.memories[stage] == *pool));
         let (from, to) = ((from.pool, from.blocks.to_vec()), (to.pool, to.blocks.to_vec()));
-        steps.copies.push(Copying { copied, from, to, tokens, stopped: lost });
+        steps.copies.push(Copying { copied, from, to, tokens, stopped: lost, broken: false });
         None
     }
 

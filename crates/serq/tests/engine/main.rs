@@ -1,6 +1,7 @@
 //! A program served by instances whose memory shows whether every block had what it should.
 
 mod apart;
+mod failures;
 mod ledger;
 mod orders;
 mod pair;

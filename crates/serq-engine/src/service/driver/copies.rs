@@ -128,6 +128,10 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 }
                 self.tell(Fact::WorkEnded { time, job });
             }
+            // The program says what is done then, where it is still there to do it.
+            (Err(why), Some(job)) if self.kernel.may_fail(job) && !self.is_going(copying.pools[1]) => {
+                self.fail_read(session, job, copying.pools[0], why);
+            }
             // Who had anything there is routed again with everybody else.
             (Err(_), Some(_))
                 if self.going.keys().any(|&stage| copying.touches(self.served.instances[stage as usize])) => {}
@@ -155,6 +159,25 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 false => self.tell(Fact::Woken { time, timer }),
             }
         }
+    }
+
+    /// A read did not bring what it was to bring.
+    fn fail_read(&mut self, session: u64, job: u32, from: u32, why: String) {
+        self.mistrust(from);
+        self.reads.remove(&session);
+        if let Some(live) = self.live.get_mut(&session) {
+            if let Some(flow) = self.kernel.flow(job) {
+                live.goes_on_from(&flow.to);
+            }
+            live.why = why;
+        }
+        let time = self.now();
+        self.tell(Fact::ReadFailed { time, job });
+    }
+
+    /// Whether the instance with this memory is gone, and the kernel is to be told.
+    fn is_going(&self, pool: u32) -> bool {
+        self.going.keys().any(|&stage| self.served.instances[stage as usize] == Some(pool))
     }
 
     /// Whether the blocks of a timer's lease are being copied.
