@@ -87,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) trace_session: Option<u32>,
     /// What pools that share prefixes are asked for.
     pub(crate) prompt: Prompt,
+    /// How much its run brings, where a `load` and a `release` follow it and somebody moves that.
+    pub(crate) moves: f64,
     /// When its latest token came, in this turn.
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
@@ -131,6 +133,7 @@ impl Session {
             preempted_at: Vec::new(),
             preempted_hold: None,
             reached: 0.0,
+            moves: 0.0,
             stuck: false,
             turns: 0,
             draws: Cell::new(0),
@@ -406,9 +409,9 @@ impl Kernel<'_> {
                 let units = self.eval(world, units, frame);
                 return self.grow(world, slot, pool, units);
             }
-            Op::Load(pool, units) => {
+            Op::Load(pool, load) => {
                 let pool = self.pool_member(world, pool, frame);
-                let units = self.eval(world, units, frame);
+                let units = self.eval(world, &load.units, frame);
                 self.load(slot, pool, units)?;
                 self.publish_all(world, slot)?;
             }
@@ -554,6 +557,9 @@ impl Kernel<'_> {
         };
         // The session goes on behind this statement, whenever that is.
         self.sessions[slot as usize].pc = run.next;
+        if W::MOVES_FLOWS {
+            self.note_transfer(world, slot);
+        }
         if work == 0.0 {
             self.ready(slot)?;
         } else {
