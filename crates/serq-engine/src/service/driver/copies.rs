@@ -1,7 +1,7 @@
 //! KV on its way from one request's blocks to its others: the kernel's reads, and what goes before they begin.
 
 use super::super::live::Copying;
-use super::super::{Copied, Span, Told, Transfer};
+use super::super::{Copied, CopyError, Span, Told, Transfer};
 use super::losses::{Going, Loss};
 use super::{Driver, Fact};
 
@@ -17,7 +17,12 @@ pub(super) struct Read {
 impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
     pub(super) fn start_flow(&mut self, job: u32) -> bool {
-        let Some(flow) = self.kernel.flow(job) else { return true };
+        let Some(flow) = self.kernel.flow(job) else {
+            let Some(session) = self.kernel.comes_late(job).filter(|_| !MODELLED) else { return true };
+            self.mark_lost(session, "what it was to read was given away first", Loss { spent: true, waits: false });
+            self.late.push(session);
+            return false;
+        };
         let session = flow.session;
         // For the kernel its rest gets less as time goes by.
         let read = *self.reads.entry(session).or_insert(Read { job, began: self.time, tokens: flow.tokens });
@@ -31,7 +36,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let start = live.computed(&flow.to);
         let upto = (start + read.tokens.ceil() as usize).min(from_computed);
         let upto = upto.min(self.served.room(&flow.from)).min(self.served.room(&flow.to));
-        if start >= upto {
+        if start >= upto || start < flow.from.first as usize {
             live.figures.transfer_wait += self.time - read.began;
             return true;
         }
@@ -53,7 +58,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let lost = self.going.iter().find(|(stage, _)| copying.touches(self.served.instances[**stage as usize]));
         let moved = match lost {
             Some((_, Going { why, .. })) => {
-                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
+                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(CopyError::Failed(why.clone())) });
                 None
             }
             None => {
@@ -113,7 +118,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     /// A copy is over, and nothing of it touches a block any more.
-    pub(super) fn end_copy(&mut self, copy: u64, moved: Result<u64, String>) {
+    pub(super) fn end_copy(&mut self, copy: u64, moved: Result<u64, CopyError>) {
         let Some(copying) = self.copying.remove(&copy) else { return };
         let session = copying.session;
         let time = self.now();
@@ -131,7 +136,17 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             // Who had anything there is routed again with everybody else.
             (Err(_), Some(_))
                 if self.going.keys().any(|&stage| copying.touches(self.served.instances[stage as usize])) => {}
-            (Err(why), Some(_)) => {
+            // They are found no more, so what comes again asks for less.
+            (Err(CopyError::Spoiled(blocks)), Some(_)) => {
+                for block in blocks {
+                    self.tell(Fact::Spoiled { time, pool: copying.pools[0], block });
+                }
+                if let Some(live) = self.live.get_mut(&session) {
+                    (live.again, live.waits) = (true, false);
+                }
+                self.cancel(session);
+            }
+            (Err(CopyError::Failed(why)), Some(_)) => {
                 self.mistrust(copying.pools[0]);
                 self.mark_lost(session, &why, Loss { spent: true, waits: false });
                 self.cancel(session);
