@@ -182,12 +182,26 @@ fn trace(path: &Path, program: &Program) -> Result<Option<TraceFile>, String> {
 /// where neither it nor a trace says which.
 fn shared(program: &Program) -> Option<Program> {
     let mut program = program.clone();
-    let targets: Vec<u32> = program.pools.iter().filter_map(|pool| Some(pool.spill.as_ref()?.pool.pool)).collect();
-    let mut any = false;
-    for (number, pool) in program.pools.iter_mut().enumerate() {
-        let can = pool.block.is_some() && pool.evict == Evict::Lru && pool.spill.is_none();
-        pool.share_prefixes = can && !targets.contains(&(number as u32));
-        any |= pool.share_prefixes;
+    let mut can: Vec<bool> =
+        program.pools.iter().map(|pool| pool.block.is_some() && pool.evict == Evict::Lru).collect();
+    let spills = || program.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.spill.as_ref()?)));
+    // What is spilled is shared on both sides, or on neither.
+    for _ in 0..program.pools.len() {
+        for (at, spill) in spills() {
+            let into = spill.pool.pool as usize;
+            let sizes = program.pools[at].block.zip(program.pools[into].block);
+            let whole = sizes.is_some_and(|(block, there)| (block.0 / there.0).fract() == 0.0);
+            let both = can[at] && can[into] && whole;
+            (can[at], can[into]) = (both, both);
+        }
+    }
+    let any = can.contains(&true);
+    for (pool, can) in program.pools.iter_mut().zip(can) {
+        pool.share_prefixes = can;
+        if let Some(spill) = pool.spill.as_mut().filter(|_| can) {
+            // A shared block has no age.
+            spill.when = Expr::Number(Number(1.0));
+        }
     }
     if program.workload.trace.is_none() && program.workload.prefix.is_none() {
         program.workload.prefix = Some(groups());

@@ -102,6 +102,15 @@ pub enum Fact {
         /// Member of a stage.
         stage: u32,
     },
+    /// A block of a store does not hold what was put there.
+    Spoiled {
+        /// When.
+        time: f64,
+        /// Member of a pool.
+        pool: u32,
+        /// Its block.
+        block: u32,
+    },
     /// Nothing else happened at this instant: engines may be planned.
     Due,
     /// The program had stopped; a kernel nobody has come to goes on.
@@ -131,6 +140,19 @@ pub enum Decision {
         to: Vec<u32>,
         /// How many tokens.
         tokens: f64,
+    },
+    /// What an evicted block holds goes to a store.
+    Spill {
+        /// Member of a pool.
+        pool: u32,
+        /// Its block.
+        block: u32,
+        /// Which part of it, in the store's blocks.
+        part: u32,
+        /// The store, a member of a pool.
+        into: u32,
+        /// Its block.
+        to: u32,
     },
     /// Other work begins.
     Work {
@@ -177,6 +199,13 @@ pub struct StepRun {
 }
 
 impl Decision {
+    /// What a job moves.
+    fn flow(kernel: &Kernel<'_>, job: u32) -> Option<Self> {
+        let Flow { session, from, to, tokens } = kernel.flow(job)?;
+        let (from, to) = (from.blocks.to_vec(), to.blocks.to_vec());
+        Some(Self::Flow { job, session: Some(session), from, to, tokens })
+    }
+
     /// What an action decides, while the kernel is as it was when it answered; `None`: nothing
     /// that is looked at.
     pub(crate) fn of(kernel: &Kernel<'_>, action: &Action) -> Option<Self> {
@@ -190,17 +219,15 @@ impl Decision {
                 };
                 Self::Step { stage, runs: kernel.runs(stage).map(run).collect() }
             }
-            Action::StartFlow { job } => match kernel.flow(job) {
-                Some(Flow { session, from, to, tokens }) => Self::Flow {
-                    job,
-                    session: Some(session),
-                    from: from.blocks.to_vec(),
-                    to: to.blocks.to_vec(),
-                    tokens,
-                },
-                None => Self::Flow { job, session: None, from: Vec::new(), to: Vec::new(), tokens: 0.0 },
-            },
-            Action::StartWork { job, .. } => Self::Work { job },
+            Action::StartFlow { job } => Self::flow(kernel, job).unwrap_or_else(|| Self::Flow {
+                job,
+                session: None,
+                from: Vec::new(),
+                to: Vec::new(),
+                tokens: 0.0,
+            }),
+            Action::StartWork { job, .. } => Self::flow(kernel, job).unwrap_or(Self::Work { job }),
+            Action::Spilled { pool, block, part, into, to } => Self::Spill { pool, block, part, into, to },
             Action::WakeAt { timer, .. } => Self::WakeAt { timer },
             Action::Session { session, what: Move::Admitted { pool }, .. } => Self::Admitted { session, pool },
             Action::Session { session, what: Move::Preempted { pool }, .. } => Self::Preempted { session, pool },

@@ -4,6 +4,8 @@
 //! cores are dealt out among the groups, and the instances among them too, in declaration order.
 //! Instances of one group take turns, step by step, in the order their steps were planned.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -12,17 +14,25 @@ use crate::kv::KvStore;
 use crate::model::{Model, Part, Runner};
 use crate::sampler::Token;
 use crate::served::Served;
-use crate::service::{Copied, Ended, Instances, Run, Transfer};
+use crate::service::{Copied, CopyError, Ended, Instances, Put, Run, StoreCounts, Transfer};
+use crate::store::{Spoiled, Store};
 use crate::workers::Workers;
 
 /// The instances of a program, computing one model.
 pub struct LocalInstances {
-    /// By member of a pool.
-    stores: Vec<Option<Arc<KvStore>>>,
+    /// By member of a pool: an instance's memory.
+    memories: Vec<Option<Arc<KvStore>>>,
+    /// Likewise: what instances spilled.
+    stores: BTreeMap<u32, Store>,
+    /// Who is told of what goes wrong with them.
+    note: fn(&str),
     /// By member of a stage: its group, and its number there.
     places: Vec<Option<(usize, usize)>>,
     groups: Vec<Group>,
 }
+
+/// How often a request is routed again whose pin was over before it was read.
+const RETRIES: u32 = 3;
 
 struct Group {
     steps: Option<Sender<Step>>,
@@ -48,8 +58,29 @@ impl LocalInstances {
     ///
     /// The memory their blocks take, if it is more than `bytes_most`.
     pub fn new(served: &Served, model: &Arc<Model>, cores: usize, bytes_most: u64) -> Result<Self, String> {
+        Self::with_files(served, model, cores, bytes_most, &BTreeMap::new(), |_| {})
+    }
+
+    /// The same with the blocks of some stores, members of pools, in files. `note` is told what goes wrong with a
+    /// store's blocks.
+    ///
+    /// # Errors
+    ///
+    /// As above; or what is wrong with a file.
+    pub fn with_files(
+        served: &Served,
+        model: &Arc<Model>,
+        cores: usize,
+        bytes_most: u64,
+        files: &BTreeMap<u32, PathBuf>,
+        note: fn(&str),
+    ) -> Result<Self, String> {
         let named = served.instances();
         let mut bytes = 0;
+        let kept = served.stores();
+        for store in kept.iter().filter(|store| !files.contains_key(&store.pool)) {
+            bytes += store.memory.blocks as u64 * model.kv_layout(store.memory.block).block_bytes() as u64;
+        }
         for instance in &named {
             let layout = model.kv_layout(instance.memory.block);
             bytes += instance.memory.blocks as u64 * layout.block_bytes() as u64;
@@ -57,14 +88,16 @@ impl LocalInstances {
         if bytes > bytes_most {
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
             return Err(format!(
-                "the blocks of {} instances take {:.1} GiB and {:.1} GiB are to be had: a smaller `cap` is meant",
+                "the blocks of {} instances and {} stores take {:.1} GiB and {:.1} GiB are to be had: a smaller `cap` is \
+                 meant",
                 named.len(),
+                kept.len(),
                 gib(bytes),
                 gib(bytes_most)
             ));
         }
         let members = named.iter().map(|instance| instance.pool as usize + 1).max().unwrap_or(0);
-        let mut stores: Vec<Option<Arc<KvStore>>> = vec![None; members];
+        let mut memories: Vec<Option<Arc<KvStore>>> = vec![None; members];
         let stages = named.iter().map(|instance| instance.stage as usize + 1).max().unwrap_or(0);
         let mut places = vec![None; stages];
         let threads = threads(named.len(), cores);
@@ -75,7 +108,13 @@ impl LocalInstances {
             let group = nth % threads.len();
             places[instance.stage as usize] = Some((group, dealt[group].len()));
             dealt[group].push(Arc::clone(&store));
-            stores[instance.pool as usize] = Some(store);
+            memories[instance.pool as usize] = Some(store);
+        }
+        let mut stores = BTreeMap::new();
+        for store in kept {
+            let layout = model.kv_layout(store.memory.block);
+            let file = files.get(&store.pool).map(PathBuf::as_path);
+            stores.insert(store.pool, Store::new(layout, store.memory.blocks, file)?);
         }
         let groups = dealt.into_iter().zip(threads).enumerate().map(|(group, (stores, threads))| {
             let (steps, asked) = mpsc::channel::<Step>();
@@ -89,11 +128,11 @@ impl LocalInstances {
             });
             Group { steps: Some(steps), thread: Some(thread.expect("a thread can be started")) }
         });
-        Ok(Self { stores, places, groups: groups.collect() })
+        Ok(Self { memories, stores, note, places, groups: groups.collect() })
     }
 
-    fn store(&self, pool: u32) -> &KvStore {
-        self.stores[pool as usize].as_ref().expect("the memory of an instance")
+    fn memory(&self, pool: u32) -> &Arc<KvStore> {
+        self.memories[pool as usize].as_ref().expect("the memory of an instance")
     }
 }
 
@@ -131,8 +170,41 @@ impl Instances for LocalInstances {
         steps.send(Step { instance, runs, ended }).expect("the group's thread lives");
     }
 
-    fn copy(&mut self, Transfer { from, to, tokens, .. }: Transfer<'_>, _: Copied) -> Option<u64> {
-        Some(self.store(from.pool).copy(from.blocks, self.store(to.pool), to.blocks, tokens))
+    fn copy(&mut self, Transfer { from, to, tokens, .. }: Transfer<'_>, copied: Copied) -> Option<u64> {
+        let target = Arc::clone(self.memory(to.pool));
+        let Some(store) = self.stores.get_mut(&from.pool) else {
+            return Some(self.memory(from.pool).copy(from.blocks, &target, to.blocks, tokens));
+        };
+        match store.get(from, &target, to.blocks, tokens) {
+            Ok(bytes) => Some(bytes),
+            Err(blocks) => {
+                let s = if blocks.len() == 1 { "" } else { "s" };
+                (self.note)(&format!(
+                    "{} block{s} of a store did not hold what was put there: dropped, and computed again",
+                    blocks.len()
+                ));
+                copied.tell_all(Err(CopyError::Spoiled(blocks)));
+                None
+            }
+        }
+    }
+
+    fn put(&mut self, Put { pool, block, part, into, to }: Put) {
+        let mut store = self.stores.remove(&into).expect("it is a store");
+        match self.stores.get_mut(&pool).map(|lower| lower.lend(block)) {
+            None => store.put(to, self.memory(pool), block, part),
+            Some(Ok((source, block))) => store.put(to, source, block, part),
+            Some(Err(Spoiled)) => store.put_nothing(to),
+        }
+        self.stores.insert(into, store);
+    }
+
+    fn store_counts(&self, pool: u32) -> StoreCounts {
+        self.stores.get(&pool).map_or_else(StoreCounts::default, |store| store.counts)
+    }
+
+    fn retries(&self) -> u32 {
+        RETRIES
     }
 }
 

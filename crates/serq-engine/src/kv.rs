@@ -94,10 +94,21 @@ impl KvStore {
     ///
     /// When the stores are of different models, or a table has no block for a token.
     pub(crate) fn copy(&self, from: &[u32], to: &Self, into: &[u32], tokens: Range<usize>) -> u64 {
+        let table = |blocks| BlockTable { first_token: 0, blocks };
+        self.copy_tables(table(from), to, table(into), tokens)
+    }
+
+    /// The same of tables that need not begin with the text's first token.
+    pub(crate) fn copy_tables(
+        &self,
+        from: BlockTable<'_>,
+        to: &Self,
+        into: BlockTable<'_>,
+        tokens: Range<usize>,
+    ) -> u64 {
         let sides = (std::slice::from_ref(&self.descriptor), std::slice::from_ref(&to.descriptor));
         let conversion = join(sides.0, sides.1).unwrap_or_else(|refusal| panic!("stores of one model: {refusal}"));
-        let table = |blocks| [BlockTable { first_token: 0, blocks }];
-        let plan = conversion.plan(0, tokens, &table(from), &table(into));
+        let plan = conversion.plan(0, tokens, &[from], &[into]);
         let plan = plan.unwrap_or_else(|error| panic!("a block for every token: {error}"));
         let pieces = plan.pieces(0, 0).expect("stores of one element");
         for piece in &pieces {
@@ -106,6 +117,19 @@ impl KvStore {
             copied.expect("the blocks are of the stores");
         }
         pieces.iter().map(|piece| piece.bytes as u64).sum()
+    }
+
+    /// What a block's bytes are.
+    pub(crate) fn read_block(&self, block: u32, into: &mut Vec<u8>) {
+        let bytes = self.layout.block_bytes();
+        into.resize(bytes, 0);
+        self.memory.read(block as u64 * bytes as u64, into).expect("the block is of the store");
+    }
+
+    /// What they are from now on.
+    pub(crate) fn write_block(&self, block: u32, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.layout.block_bytes(), "they are a block's");
+        self.memory.write(block as u64 * bytes.len() as u64, bytes).expect("the block is of the store");
     }
 }
 

@@ -18,6 +18,7 @@ pub mod request;
 pub mod sampler;
 pub mod served;
 pub mod service;
+mod store;
 pub mod tokenizer;
 pub mod weights;
 pub mod workers;

@@ -124,6 +124,10 @@ pub(crate) fn tell<const MODELLED: bool>(
             kernel.tell_back(*time, *stage);
             Ok(())
         }
+        Fact::Spoiled { time, pool, block } => {
+            kernel.tell_spoiled(*time, *pool, *block);
+            Ok(())
+        }
         Fact::Restarted => unreachable!("who restarts makes another kernel"),
         Fact::Due => kernel.start_due(world, true),
     }

@@ -3,6 +3,8 @@
 //! ```text
 //!   step stage with `memory M`   an instance; M has its KV blocks, numbered
 //!   run over shared stages       a read: bytes are copied, and it ends when they are
+//!   transfer … from … to …       the same
+//!   pool others spill into       a store: blocks in host memory or a file
 //!   fifo, ps and delay stages    what the real world takes time for by itself: no time
 //! ```
 //!
@@ -19,13 +21,13 @@ const BLOCKS_MAX: f64 = (1u64 << 22) as f64;
 pub struct Served {
     pub(crate) program: Program,
     pub(crate) code: Code,
-    /// By member of a pool: its KV blocks, where it has them.
+    /// By member of a pool: its KV blocks, where it has them, as instances and stores do.
     pub(crate) memories: Vec<Option<Memory>>,
     /// By member of a stage: the pool of its KV blocks, where it is an instance.
     pub(crate) instances: Vec<Option<u32>>,
 }
 
-/// The KV blocks of an instance.
+/// The KV blocks of an instance, or of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// How many.
@@ -34,6 +36,17 @@ pub struct Memory {
     pub block: usize,
     /// Requests may share them.
     pub shared: bool,
+}
+
+/// A store, as a person calls it: blocks that instances spilled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedStore {
+    /// `store`
+    pub name: String,
+    /// Member of a pool.
+    pub pool: u32,
+    /// Its blocks.
+    pub memory: Memory,
 }
 
 /// An instance, as a person calls it.
@@ -83,18 +96,16 @@ impl Served {
         if owners.iter().all(Vec::is_empty) {
             return Err("the program has no `serve step { … }`: nothing computes".into());
         }
+        let stores = stores(&program, &owners)?;
         let mut shared = Vec::new();
-        for (pool, owners) in program.pools.iter_mut().zip(&owners) {
+        for ((pool, owners), store) in program.pools.iter_mut().zip(&owners).zip(&stores) {
             if let [one, other, ..] = &owners[..] {
                 return Err(format!("{} is the memory of {one} and of {other}; each instance has its own", pool.name));
             }
             shared.push(pool.share_prefixes);
-            if owners.is_empty() {
+            if owners.is_empty() && !store {
                 pool.share_prefixes = false;
                 continue;
-            }
-            if pool.spill.is_some() {
-                return Err(format!("{} spills: no other memory is served yet", pool.name));
             }
             if !matches!(pool.evict, Evict::Lru) {
                 return Err(format!(
@@ -131,7 +142,7 @@ impl Served {
             .map(|(_, family, _)| {
                 let pool = &program.pools[family as usize];
                 let block = pool.block.map_or(1.0, |block| block.0);
-                (!owners[family as usize].is_empty()).then(|| Memory {
+                (stores[family as usize] || !owners[family as usize].is_empty()).then(|| Memory {
                     blocks: (pool.cap.0 / block).floor() as usize,
                     block: block as usize,
                     shared: shared[family as usize],
@@ -147,6 +158,15 @@ impl Served {
             })
             .collect();
         Ok(Self { memories, instances, code, program })
+    }
+
+    /// The stores, in declaration order.
+    pub fn stores(&self) -> Vec<NamedStore> {
+        let members = self.memories.iter().zip(0..).filter(|(_, pool)| !self.instances.contains(&Some(*pool)));
+        let named = |(memory, pool): (&Option<Memory>, u32)| {
+            Some(NamedStore { name: self.pool(pool).0, pool, memory: (*memory)? })
+        };
+        members.filter_map(named).collect()
     }
 
     /// Whether KV is written by who has it: `P push D latency x …` has its wait at `P.nic`, `D pull P` at `D.nic`.
@@ -168,9 +188,10 @@ impl Served {
         named.map_or_else(String::new, |instance| instance.name)
     }
 
-    /// Tokens that the blocks of a share have room for.
+    /// Up to which token of the text the blocks of a share have room.
     pub(crate) fn room(&self, held: &Held<'_>) -> usize {
-        held.blocks.len() * self.memories[held.pool as usize].expect("the blocks of an instance").block
+        held.first as usize
+            + held.blocks.len() * self.memories[held.pool as usize].expect("the blocks of an instance").block
     }
 
     /// The instances, in declaration order.
@@ -215,6 +236,34 @@ impl Served {
         };
         self.program.workload.turn.iter().filter_map(set).collect()
     }
+}
+
+/// Which pools are stores: those that others spill into.
+fn stores(program: &Program, owners: &[Vec<String>]) -> Result<Vec<bool>, String> {
+    let mut stores = vec![false; program.pools.len()];
+    for pool in &program.pools {
+        let Some(spill) = &pool.spill else { continue };
+        let (into, at) = (&program.pools[spill.pool.pool as usize], spill.pool.pool as usize);
+        if !pool.share_prefixes {
+            return Err(format!(
+                "{} spills what belongs to one session; what `share prefixes` can be found in a store",
+                pool.name
+            ));
+        }
+        if let Some(owner) = owners[at].first() {
+            return Err(format!(
+                "{} spills into {}, the memory of {owner}: a pool that is no engine's memory is meant",
+                pool.name, into.name
+            ));
+        }
+        stores[at] = true;
+    }
+    for ((pool, owners), store) in program.pools.iter().zip(owners).zip(&stores) {
+        if pool.spill.is_some() && owners.is_empty() && !store {
+            return Err(format!("{} spills and is no instance's memory: nothing is ever in it", pool.name));
+        }
+    }
+    Ok(stores)
 }
 
 /// A program whose lengths are its own would serve every request as if it had those.

@@ -22,6 +22,7 @@
 //!   is over no earlier than a copy that reads it.
 //! - Who had anything at an instance that is gone is routed again, with the tokens there are: what comes of it is
 //!   what would have come.
+//! - What a store's block is found not to hold is forgotten, and who was to read it is routed again, as often as it takes.
 //! - When nobody is left, all blocks are free or cached: `left` is 0.
 
 pub mod clock;
@@ -70,13 +71,15 @@ pub struct Next {
 pub struct Span<'a> {
     /// Member of a pool.
     pub pool: u32,
-    /// The text's blocks.
+    /// The place in the text of the first block's first token.
+    pub first: usize,
+    /// The text's blocks from there on.
     pub blocks: &'a [u32],
 }
 
 impl<'a> Span<'a> {
     fn of(held: &serq_kernel::Held<'a>) -> Self {
-        Self { pool: held.pool, blocks: held.blocks }
+        Self { pool: held.pool, first: held.first as usize, blocks: held.blocks }
     }
 }
 
@@ -93,6 +96,43 @@ pub struct Transfer<'a> {
     pub pushed: bool,
 }
 
+/// A block that is evicted, and where what it holds goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Member of a pool, …
+    pub pool: u32,
+    /// … its block, …
+    pub block: u32,
+    /// … and which part of it, in the store's blocks, from 0.
+    pub part: u32,
+    /// The store, a member of a pool, …
+    pub into: u32,
+    /// … and its block.
+    pub to: u32,
+}
+
+/// Why a copy brought nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyError {
+    /// It failed, for this reason.
+    Failed(String),
+    /// These blocks of the store it reads do not hold what was put there.
+    Spoiled(Vec<u32>),
+}
+
+/// What a store has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Blocks put.
+    pub puts: u64,
+    /// Bytes of these.
+    pub bytes_put: u64,
+    /// Tokens read.
+    pub tokens_read: u64,
+    /// Blocks that did not hold what was put there, or could not be written or read.
+    pub failures: u64,
+}
+
 /// Who computes.
 pub trait Instances: Send {
     /// Begins a step of an instance, which has none running. Its end is told to `ended`: of each
@@ -101,6 +141,14 @@ pub trait Instances: Send {
 
     /// Copies keys and values from one pool's blocks to another's. Answers how many bytes, where it is done; else its end is told to `copied`.
     fn copy(&mut self, transfer: Transfer<'_>, copied: Copied) -> Option<u64>;
+
+    /// A block is about to be evicted: what it holds goes to a store, before anything else that is asked later.
+    fn put(&mut self, put: Put);
+
+    /// What a store has done since the start.
+    fn store_counts(&self, _pool: u32) -> StoreCounts {
+        StoreCounts::default()
+    }
 
     /// Whether a copy takes time, so that it is worth to begin it before all of it is there.
     fn takes_time(&self) -> bool {
@@ -155,6 +203,11 @@ impl Copied {
 
     /// The copy is over: so many bytes arrived whole, or why they did not.
     pub fn tell(self, moved: Result<u64, String>) {
+        self.tell_all(moved.map_err(CopyError::Failed));
+    }
+
+    /// The same, where blocks of a store may be the reason.
+    pub fn tell_all(self, moved: Result<u64, CopyError>) {
         // Who is not there any more need not know.
         let _ = self.told.send(Told::Copied { copy: self.copy, moved });
     }
@@ -193,7 +246,7 @@ enum Told {
     Submitted { ticket: Ticket, request: Request, sink: Sink },
     GoneAway { ticket: Ticket },
     StepEnded { stage: u32, tokens: Vec<Option<Token>> },
-    Copied { copy: u64, moved: Result<u64, String> },
+    Copied { copy: u64, moved: Result<u64, CopyError> },
     Gone { stage: u32, why: String },
     Back { stage: u32, times: u64 },
     Draining { stage: u32 },
@@ -220,6 +273,8 @@ pub struct PoolLook {
     pub left: f64,
     /// Whole-run counters.
     pub counts: PoolCounts,
+    /// Where it is a store.
+    pub store: Option<StoreCounts>,
 }
 
 /// What an instance does.

@@ -150,7 +150,7 @@ pub struct Pool {
     pub order: Order,
     /// The step stage family that serves the queue (member k by member k, or a scalar for all).
     pub via: Option<u32>,
-    /// Blocks of equal content are one block (needs `block`, `Evict::Lru`, no `spill`).
+    /// Blocks of equal content are one block (needs `block`, `Evict::Lru`; a `spill` goes to a pool that shares, too).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_prefixes: bool,
     /// A shared prefix is found from when its computation is scheduled, not from when it is done

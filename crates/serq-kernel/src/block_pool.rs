@@ -25,6 +25,7 @@
 //! - Cached blocks stand in the order of their last use, a table's tail before its head;
 //!   the first of them is evicted.
 //! - What is known of a block goes with it: nothing is kept of the evicted.
+//! - A block that was lost while tables named it is found no more, and vacant when the last lets it go.
 //!
 //! [`BlockPool::check`] asserts them; debug and test builds call it after facts.
 //!
@@ -76,6 +77,27 @@ impl Stretch {
     fn key(&self) -> Key {
         Key { source: self.source, start: self.places.start }
     }
+
+    /// What its blocks hold, from the one at the place `from` on.
+    pub(crate) fn contents(&self, from: u32) -> impl Iterator<Item = Content> + use<> {
+        let key = self.key();
+        (from.max(key.start)..self.places.end).map(move |place| Content { key, at: place - key.start })
+    }
+}
+
+/// What one block holds, in any pool whose blocks are of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Content {
+    key: Key,
+    /// From the stretch's first place on.
+    at: u32,
+}
+
+impl Content {
+    /// Others than its conversation may ask for it.
+    pub(crate) fn is_shared(self) -> bool {
+        !self.key.source.is_own()
+    }
 }
 
 /// What is known of a block.
@@ -93,6 +115,8 @@ struct Table {
     blocks: Vec<u32>,
     /// So many from the first were told what they hold.
     told: usize,
+    /// The place of the first. Of a table that is told anything later it is 0.
+    first: u32,
 }
 
 #[derive(Debug, Default)]
@@ -108,12 +132,23 @@ pub(crate) struct BlockPool {
     lru: Lru,
     tables: Vec<Table>,
     tables_free: Vec<u32>,
+    /// What it evicts goes to a pool of smaller blocks, so many for one of its own; else 0.
+    parts: u32,
+    /// What each known block holds, as that pool's blocks do, where that has a name.
+    in_parts: Vec<Option<Content>>,
+    /// What these held is not what it was thought to be. Tables name them still.
+    lost: Vec<u32>,
     /// Changes, and how many of them there were when it was last checked.
     changes: u64,
     checked: Cell<Option<u64>>,
 }
 
 impl BlockPool {
+    /// One whose blocks are spilled in so many parts.
+    pub(crate) fn spilling(parts: u32) -> Self {
+        Self { parts: if parts > 1 { parts } else { 0 }, ..Self::default() }
+    }
+
     /// Blocks some table names.
     pub(crate) fn referenced(&self) -> u32 {
         (self.blocks.len() - self.vacant.len()) as u32 - self.cached()
@@ -127,6 +162,11 @@ impl BlockPool {
     /// The blocks of a stretch that are there, from its first up to where one is not.
     pub(crate) fn found(&self, stretch: &Stretch) -> &[u32] {
         self.contents.found(stretch)
+    }
+
+    /// Those of them from a place on, whatever is before it.
+    pub(crate) fn found_from(&self, stretch: &Stretch, place: u32) -> &[u32] {
+        self.contents.found_from(stretch, place)
     }
 
     pub(crate) fn is_referenced(&self, block: u32) -> bool {
@@ -151,11 +191,22 @@ impl BlockPool {
         self.tables[table as usize].told
     }
 
-    /// A hit: the table's next blocks are those of the stretch that are there. Answers how many.
+    /// The place of a table's first block.
+    pub(crate) fn first(&self, table: u32) -> u32 {
+        self.tables[table as usize].first
+    }
+
+    /// A table that has no blocks begins with this place.
+    pub(crate) fn begin_at(&mut self, table: u32, place: u32) {
+        self.tables[table as usize].first = place;
+    }
+
+    /// A hit: the table's next blocks are those of the stretch that are there, from where the table begins. Answers
+    /// how many.
     pub(crate) fn refer(&mut self, table: u32, stretch: &Stretch) -> usize {
         self.changes += 1;
         let Self { contents, references, links, lru, tables, .. } = self;
-        let found = contents.found(stretch);
+        let found = contents.found_from(stretch, tables[table as usize].first);
         // Its tail came first when it was given back.
         let tail_first = found.iter().rev().copied();
         lru.unlink_all(links, tail_first.filter(|&block| add_reference(&mut references[block as usize])));
@@ -212,6 +263,84 @@ impl BlockPool {
         }
     }
 
+    /// What the table's blocks from one on hold, part by part. They are told.
+    pub(crate) fn tell_parts(&mut self, table: u32, from: usize, mut contents: impl Iterator<Item = Content>) {
+        let parts = self.parts as usize;
+        let state = &self.tables[table as usize];
+        for &block in &state.blocks[from..state.told] {
+            let end = (block as usize + 1) * parts;
+            self.in_parts.resize(self.in_parts.len().max(end), None);
+            self.in_parts[end - parts..end].fill_with(|| contents.next());
+        }
+    }
+
+    /// Into how many blocks of the pool it spills to one of its own goes.
+    pub(crate) fn parts(&self) -> u32 {
+        self.parts.max(1)
+    }
+
+    /// The block that is evicted next.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        self.lru.first()
+    }
+
+    /// What a part of a known block holds.
+    pub(crate) fn content(&self, block: u32, part: u32) -> Option<Content> {
+        if self.parts > 0 {
+            return *self.in_parts.get(block as usize * self.parts as usize + part as usize)?;
+        }
+        let place = self.blocks[block as usize].place?;
+        Some(Content { key: self.contents.key(place), at: place.at })
+    }
+
+    /// If the content is there it is used now. Answers whether it is.
+    pub(crate) fn touch(&mut self, content: Content) -> bool {
+        let Some(block) = self.contents.block_of(content.key, content.at) else { return false };
+        if !self.is_referenced(block) {
+            self.changes += 1;
+            self.lru.unlink(&mut self.links, block);
+            self.lru.append(&mut self.links, block);
+        }
+        true
+    }
+
+    /// A content that is not there comes, into a block that nobody has. The caller made room. Answers the block.
+    pub(crate) fn take_in(&mut self, content: Content) -> u32 {
+        self.changes += 1;
+        let block = self.vacant.pop().unwrap_or_else(|| {
+            self.blocks.push(Block::default());
+            self.references.push(0);
+            self.links.push(Link::LOOSE);
+            (self.blocks.len() - 1) as u32
+        });
+        // Where it was before, it may have been known part by part; here it is not.
+        let parts = block as usize * self.parts as usize..(block as usize + 1) * self.parts as usize;
+        self.in_parts.get_mut(parts).into_iter().flatten().for_each(|part| *part = None);
+        let place = Place { chain: self.contents.chain_with(content.key), at: content.at };
+        self.blocks[block as usize].place = Some(place);
+        if (place.at as usize) < self.contents.len(place.chain) {
+            self.contents.put(place, block);
+        } else {
+            self.contents.put_behind(place, &[block]);
+        }
+        self.lru.append(&mut self.links, block);
+        block
+    }
+
+    /// What a block holds is not what it was thought to be: nobody finds it any more.
+    pub(crate) fn lose(&mut self, block: u32) {
+        if self.blocks.get(block as usize).is_none_or(|block| block.place.is_none()) {
+            return;
+        }
+        if self.is_referenced(block) {
+            self.changes += 1;
+            self.untell(block);
+            self.lost.push(block);
+        } else {
+            self.forget(block);
+        }
+    }
+
     /// The block is found there, once those that were told the same before it are gone.
     fn put(&mut self, place: Place, block: u32) {
         match self.contents.block(place) {
@@ -232,7 +361,7 @@ impl BlockPool {
     /// are the conversation's own.
     pub(crate) fn close(&mut self, table: u32, kept: usize) {
         self.changes += 1;
-        let Table { mut blocks, told } = std::mem::take(&mut self.tables[table as usize]);
+        let Table { mut blocks, told, .. } = std::mem::take(&mut self.tables[table as usize]);
         let kept = kept.min(told);
         for &block in blocks[kept..].iter().rev() {
             if !take_reference(&mut self.references[block as usize]) {
@@ -245,7 +374,16 @@ impl BlockPool {
         }
         let tail_first = blocks[..kept].iter().rev().copied();
         let unused = tail_first.filter(|&block| take_reference(&mut self.references[block as usize]));
-        self.lru.append_all(&mut self.links, unused);
+        if self.lost.is_empty() {
+            self.lru.append_all(&mut self.links, unused);
+        } else {
+            for block in unused.collect::<Vec<u32>>() {
+                match self.blocks[block as usize].place {
+                    Some(_) => self.lru.append(&mut self.links, block),
+                    None => self.vacate(block),
+                }
+            }
+        }
         blocks.clear();
         self.tables[table as usize].blocks = blocks;
         self.tables_free.push(table);
@@ -287,6 +425,7 @@ impl BlockPool {
     /// A block that stands in no table, and is not cached, is vacant.
     fn vacate(&mut self, block: u32) {
         self.untell(block);
+        self.lost.retain(|&lost| lost != block);
         self.vacant.push(block);
     }
 
@@ -318,8 +457,8 @@ impl BlockPool {
         for table in &self.tables {
             for (at, &block) in table.blocks.iter().enumerate() {
                 references[block as usize] += 1;
-                let is_known = self.blocks[block as usize].place.is_some();
-                assert_eq!(is_known, at < table.told, "a table's first blocks are told, and no other");
+                let was_told = self.blocks[block as usize].place.is_some() || self.lost.contains(&block);
+                assert_eq!(was_told, at < table.told, "a table's first blocks are told, and no other");
             }
         }
         let mut is_vacant = vec![false; self.blocks.len()];
@@ -327,6 +466,10 @@ impl BlockPool {
             assert!(!std::mem::replace(&mut is_vacant[block as usize], true), "a block is vacant once");
         }
         assert_eq!(self.references, references, "a block stands in as many tables as it has references");
+        for &lost in &self.lost {
+            let block = self.blocks[lost as usize];
+            assert!(references[lost as usize] > 0 && block.place.is_none(), "what is lost is named, and not known");
+        }
         let mut cached = 0;
         for (number, block) in self.blocks.iter().enumerate() {
             if let Some(place) = block.place {

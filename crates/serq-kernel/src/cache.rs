@@ -20,7 +20,7 @@ use crate::stage::Job;
 use crate::world::{Purpose, Result, World};
 
 /// Pieces evicted in one instant, at most.
-const PIECES_MAX: u32 = 1_000_000;
+pub(crate) const PIECES_MAX: u32 = 1_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -206,8 +206,7 @@ impl Kernel<'_> {
             return Ok(());
         }
         if self.pools[pool as usize].addressed.is_some() {
-            self.evict_blocks(pool, extra);
-            return Ok(());
+            return self.evict_blocks(world, pool, extra);
         }
         self.pools[pool as usize].evicting = true;
         let done = self.evict_entries(world, pool, extra, over);

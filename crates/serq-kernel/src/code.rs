@@ -78,6 +78,11 @@ pub(crate) struct PoolCode {
     pub(crate) share_prefixes: bool,
     pub(crate) found_scheduled: bool,
     pub(crate) spill: Option<SpillCode>,
+    /// Where it shares prefixes and spills: how many blocks there one of its own is.
+    pub(crate) parts: u32,
+    /// A pool that shares prefixes, and that others spill into and no engine computes in: what holds take of it beyond
+    /// what they find stays unknown.
+    pub(crate) store: bool,
     /// Eviction keys or the spill read attributes, so entries keep a copy of them.
     pub(crate) snapshots: bool,
     /// The stages that count it as their memory.
@@ -106,6 +111,13 @@ pub(crate) struct StageCode {
     pub(crate) family: u32,
     pub(crate) member: u32,
     pub(crate) kind: StageCodeKind,
+}
+
+impl StageCode {
+    /// Its jobs are flows.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.kind, StageCodeKind::Shared { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -162,7 +174,7 @@ pub(crate) enum Op {
     Close,
     // What is rare is boxed, so that operations are short.
     Grow(PoolRef, Box<Expr>),
-    Load(PoolRef, Box<Expr>),
+    Load(PoolRef, Box<LoadCode>),
     Drop(PoolRef),
     Release(PoolRef, Option<Box<Expr>>),
     /// A run that reads a pool begins; the operation it goes on with where there is nothing to read.
@@ -189,10 +201,18 @@ pub(crate) enum Op {
     Branch {
         test: Expr,
         chance: bool,
+        /// Whether the test is `failed` and nothing else.
+        on_failure: bool,
         otherwise: u32,
     },
     Jump(u32),
     Choose(Box<ChoiceCode>),
+}
+
+#[derive(Debug)]
+pub(crate) struct LoadCode {
+    pub(crate) units: Expr,
+    pub(crate) draws: bool,
 }
 
 #[derive(Debug)]
@@ -427,7 +447,10 @@ impl<'a> Builder<'a> {
             ir::StmtKind::End => Op::End,
             ir::StmtKind::Fail => Op::Fail,
             ir::StmtKind::Grow { pool, units } => Op::Grow(self.pool_ref(pool), Box::new(self.expr(units))),
-            ir::StmtKind::Load { pool, units } => Op::Load(self.pool_ref(pool), Box::new(self.expr(units))),
+            ir::StmtKind::Load { pool, units } => {
+                let load = LoadCode { units: self.expr(units), draws: Reads::of(units).draws };
+                Op::Load(self.pool_ref(pool), Box::new(load))
+            }
             ir::StmtKind::Drop { pool } => Op::Drop(self.pool_ref(pool)),
             ir::StmtKind::Release { pool, after } => {
                 Op::Release(self.pool_ref(pool), after.as_ref().map(|e| Box::new(self.expr(e))))
@@ -451,8 +474,9 @@ impl<'a> Builder<'a> {
                 Op::Close
             }
             ir::StmtKind::Branch { test, chance, then, otherwise } => {
+                let on_failure = matches!(test, ir::Expr::Context(ir::Context::Failed));
                 let test = self.expr(test);
-                let branch = self.push(at, Op::Branch { test, chance: *chance, otherwise: 0 });
+                let branch = self.push(at, Op::Branch { test, chance: *chance, on_failure, otherwise: 0 });
                 self.block(then);
                 let over = (!otherwise.is_empty()).then(|| self.push(at, Op::Jump(0)));
                 let here = self.here();
@@ -597,6 +621,10 @@ impl<'a> Builder<'a> {
                     work: self.expr(&spill.work),
                     when: self.expr(&spill.when),
                 });
+                let parts = pool.spill.as_ref().map_or(0.0, |spill| {
+                    let there = self.program.pools[spill.pool.pool as usize].block;
+                    pool.block.zip(there).map_or(0.0, |(block, there)| (block.0 / there.0).round())
+                });
                 let mut reads = Reads::default();
                 if let ir::Evict::By(keys) = &pool.evict {
                     keys.iter().for_each(|key| reads.add(key));
@@ -618,12 +646,24 @@ impl<'a> Builder<'a> {
                     share_prefixes: pool.share_prefixes,
                     found_scheduled: pool.found_scheduled,
                     spill,
+                    parts: parts as u32,
+                    store: pool.share_prefixes && self.is_store(family as u32),
                     snapshots: reads.attributes,
                     memory_of: Vec::new(),
                 });
             }
         }
         pools
+    }
+
+    /// Some pool spills into it, and no engine has it for its memory.
+    fn is_store(&self, family: u32) -> bool {
+        let spills = |pool: &ir::Pool| pool.spill.as_ref().is_some_and(|spill| spill.pool.pool == family);
+        let has_it = |stage: &ir::Stage| match &stage.kind {
+            ir::StageKind::Step(step) => step.memory == Some(family),
+            _ => false,
+        };
+        self.program.pools.iter().any(spills) && !self.program.stages.iter().any(has_it)
     }
 
     /// The member of a family that goes with `member`: the same number, or the only one.

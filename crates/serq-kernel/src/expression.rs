@@ -466,6 +466,16 @@ pub(crate) enum Member {
 }
 
 impl Member {
+    /// Whether it is this member, as far as that is known before it is asked for.
+    pub(crate) fn may_be(&self, member: u32) -> bool {
+        match self {
+            Self::Fixed(fixed) => *fixed == member,
+            Self::Attribute(family, _) | Self::Computed(family, _) => {
+                (family.first..family.first + family.size).contains(&member)
+            }
+        }
+    }
+
     fn new(family: Family, index: Option<&ir::Expr>, families: &Families) -> Self {
         match index {
             // Only a family of one goes without an index.

@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //!
-//! - Joining never admits on the spot. A scope's end and a `release` do, whatever they gave
+//! - Joining never admits on the spot, but to a store's queue. A scope's end and a `release` do, whatever they gave
 //!   back: every pool is retried before the next statement. A session's end does not.
 //! - Only a queue's head is tried.
 
@@ -157,6 +157,10 @@ impl<'p> Kernel<'p> {
         self.queue_changed(first);
         let holds = self.sessions[slot as usize].holds.len() as u32;
         self.tell_move(world, slot, Move::Queued { pool: first, holds });
+        if self.code.pools[first as usize].store {
+            // What is there needs no room, and may be gone later.
+            self.retry_pool(world, first)?;
+        }
         Ok(())
     }
 
@@ -336,14 +340,14 @@ impl<'p> Kernel<'p> {
         for (at, &quanta) in units.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
             let (table, taken) = if self.pools[pool as usize].addressed.is_some() {
-                self.open_table(slot, pool, quanta, hold.cache.is_some(), reuse)?
+                self.open_table(world, slot, pool, quanta, hold.cache.is_some(), reuse)?
             } else {
                 let taken = if hold.cache.is_some() { self.consume(slot, pool, reuse) } else { 0.0 };
                 self.pools[pool as usize].used.add(quanta);
                 (NO_TABLE, taken)
             };
+            cached = cached.max(self.units_taken(slot, pool, table, taken));
             let state = &mut self.pools[pool as usize];
-            cached = cached.max(state.units(taken));
             let slack = state.units(quanta - taken);
             state.holders += 1;
             state.counts.admissions += 1;
@@ -470,7 +474,7 @@ impl<'p> Kernel<'p> {
             state.used.subtract(before);
             state.used.add(after);
         } else {
-            self.allocate_blocks(slot, pool, table, amount)?;
+            self.allocate_blocks(world, slot, pool, table, amount)?;
         }
         self.touch_pool(pool, USED);
         if let Some(job) = job {

@@ -112,7 +112,7 @@ impl Pool {
             leased: ExactSum::default(),
             cached: ExactSum::default(),
             lru: Lru::default(),
-            addressed: code.share_prefixes.then(BlockPool::default),
+            addressed: code.share_prefixes.then(|| BlockPool::spilling(code.parts)),
             returning: VecDeque::new(),
             queue: VecDeque::new(),
             growers: Vec::new(),

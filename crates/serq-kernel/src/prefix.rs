@@ -29,12 +29,14 @@ use std::iter::from_fn;
 use serq_ir::BuiltIn;
 
 use crate::block_pool::{BLOCKS_MAX, BlockPool, Source, Stretch};
-use crate::expression::NOBODY;
+use crate::cache::PIECES_MAX;
+use crate::code::SpillCode;
+use crate::expression::{Frame, NO_VARIABLES, NOBODY};
 use crate::hold::{OpenHold, Share};
 use crate::kernel::Kernel;
 use crate::pool::{CACHED, ExactSum, HOLDERS, TOLERANCE, USED};
 use crate::service::Begins;
-use crate::world::{Result, World};
+use crate::world::{Action, Purpose, Result, World};
 
 /// A share of a pool that counts units only.
 pub(crate) const NO_TABLE: u32 = u32::MAX;
@@ -207,22 +209,62 @@ impl Kernel<'_> {
         self.pools[pool as usize].addressed.as_mut().expect("the pool shares prefixes")
     }
 
-    /// The longest chain of the session's prompt that the pool has, at most so many blocks: what
+    /// The longest chain of the session's prompt that the pool has from a place on, at most so many blocks: what
     /// is found of each stretch, up to the first that is not whole.
-    fn chain(&self, slot: u32, pool: u32, most: u32) -> impl Iterator<Item = &[u32]> {
+    fn chain(&self, slot: u32, pool: u32, from: u32, most: u32) -> impl Iterator<Item = &[u32]> {
         let (prompt, size) = (&self.sessions[slot as usize].prompt, self.pools[pool as usize].quantum);
         let blocks = self.blocks(pool).expect("the pool shares prefixes");
         let mut whole = true;
-        prompt.stretches(size, 0, most).map_while(move |stretch| {
-            let found = whole.then(|| blocks.found(&stretch))?;
-            whole = found.len() == stretch.places.len();
+        prompt.stretches(size, from, from.saturating_add(most).min(BLOCKS_MAX)).map_while(move |stretch| {
+            let found = whole.then(|| blocks.found_from(&stretch, from))?;
+            whole = found.len() == stretch.places.len() - from.saturating_sub(stretch.places.start) as usize;
             Some(found)
         })
     }
 
-    /// `cachedin` of a pool that shares prefixes, in blocks.
-    pub(crate) fn blocks_found(&self, slot: u32, pool: u32) -> f64 {
-        if slot == NOBODY { 0.0 } else { self.chain(slot, pool, BLOCKS_MAX).map(<[u32]>::len).sum::<usize>() as f64 }
+    /// Tokens of its prompt that a session needs nothing of a store for: what its innermost hold of blocks has computed.
+    /// Of other pools, none.
+    fn computed_elsewhere(&self, slot: u32, pool: u32) -> f64 {
+        if !self.code.pools[pool as usize].store {
+            return 0.0;
+        }
+        let session = &self.sessions[slot as usize];
+        let is_it =
+            |share: &Share| share.table != NO_TABLE && !share.released && !self.code.pools[share.pool as usize].store;
+        let Some(at) = session.shares.iter().rposition(is_it) else { return 0.0 };
+        let hold = session.holds[self.hold_of_share(slot, at as u32)];
+        self.computed_position(hold, session.shares[at], true)
+    }
+
+    /// The place of the first block of a pool that a session may need.
+    fn first_needed(&self, slot: u32, pool: u32) -> u32 {
+        let blocks = self.pools[pool as usize].quanta_within(self.computed_elsewhere(slot, pool));
+        blocks.clamp(0.0, f64::from(BLOCKS_MAX)) as u32
+    }
+
+    /// `cachedin` of a pool that shares prefixes; of a store, of what the session has not computed.
+    pub(crate) fn units_found(&self, slot: u32, pool: u32) -> f64 {
+        if slot == NOBODY {
+            return 0.0;
+        }
+        let first = self.first_needed(slot, pool);
+        let found = self.chain(slot, pool, first, BLOCKS_MAX).map(<[u32]>::len).sum::<usize>() as f64;
+        self.units_beyond(slot, pool, first, found)
+    }
+
+    /// Units of so many blocks from a place on, less what of the first the session has computed.
+    pub(crate) fn units_beyond(&self, slot: u32, pool: u32, first: u32, blocks: f64) -> f64 {
+        let state = &self.pools[pool as usize];
+        let computed = self.computed_elsewhere(slot, pool) - state.units(f64::from(first));
+        (state.units(blocks) - computed.max(0.0)).max(0.0)
+    }
+
+    /// What an admission says it found.
+    pub(crate) fn units_taken(&self, slot: u32, pool: u32, table: u32, taken: f64) -> f64 {
+        match self.blocks(pool) {
+            Some(blocks) if table != NO_TABLE => self.units_beyond(slot, pool, blocks.first(table), taken),
+            _ => self.pools[pool as usize].units(taken),
+        }
     }
 
     /// Most blocks a hold of `quanta` takes that are there.
@@ -235,13 +277,17 @@ impl Kernel<'_> {
     pub(crate) fn quanta_allocated(&self, slot: u32, pool: u32, quanta: f64, reuse: Option<f64>) -> f64 {
         let Some(blocks) = self.blocks(pool) else { return 0.0 };
         let most = self.most_taken(pool, quanta, reuse);
-        self.chain(slot, pool, most).flatten().filter(|&&block| blocks.is_referenced(block)).count() as f64
+        self.chain(slot, pool, self.first_needed(slot, pool), most)
+            .flatten()
+            .filter(|&&block| blocks.is_referenced(block))
+            .count() as f64
     }
 
     /// A hold's share of a pool that shares prefixes: what is there, `caches` saying whether
     /// it asks for that, and the rest allocated. Answers its table and the blocks that were there.
-    pub(crate) fn open_table(
+    pub(crate) fn open_table<W: World>(
         &mut self,
+        world: &mut W,
         slot: u32,
         pool: u32,
         quanta: f64,
@@ -249,48 +295,148 @@ impl Kernel<'_> {
         reuse: Option<f64>,
     ) -> Result<(u32, f64)> {
         let most = if caches { self.most_taken(pool, quanta, reuse) } else { 0 };
+        let first = self.first_needed(slot, pool);
         let prompt = &self.sessions[slot as usize].prompt;
         let state = &mut self.pools[pool as usize];
         let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         let table = blocks.open();
-        for stretch in prompt.stretches(state.quantum, 0, most) {
-            if blocks.refer(table, &stretch) < stretch.places.len() {
+        blocks.begin_at(table, first);
+        for stretch in prompt.stretches(state.quantum, first, first.saturating_add(most).min(BLOCKS_MAX)) {
+            let all = stretch.places.len() - first.saturating_sub(stretch.places.start) as usize;
+            if blocks.refer(table, &stretch) < all {
                 break;
             }
         }
         let taken = blocks.table(table).len() as f64;
         self.count_blocks(pool);
-        self.allocate_blocks(slot, pool, table, quanta - taken)?;
+        self.allocate_blocks(world, slot, pool, table, quanta - taken)?;
         Ok((table, taken))
     }
 
     /// Further blocks for a table, evicting as many as needed. They fit.
-    pub(crate) fn allocate_blocks(&mut self, slot: u32, pool: u32, table: u32, quanta: f64) -> Result<()> {
-        self.evict_blocks(pool, quanta);
-        let blocks = self.blocks_mut(pool);
-        let there = f64::from(blocks.referenced() + blocks.cached());
-        if there + quanta > f64::from(BLOCKS_MAX) {
-            let name = self.pool_name(pool);
-            let message =
-                format!("{name} has more than {BLOCKS_MAX} blocks; a larger `block` or a smaller `cap` is meant");
-            return Err(self.fault_at(message, slot));
+    pub(crate) fn allocate_blocks<W: World>(
+        &mut self,
+        world: &mut W,
+        slot: u32,
+        pool: u32,
+        table: u32,
+        quanta: f64,
+    ) -> Result<()> {
+        self.evict_blocks(world, pool, quanta)?;
+        if !self.can_number(pool, quanta) {
+            return Err(self.fault_at(self.too_many_blocks(pool), slot));
         }
-        blocks.allocate(table, quanta as u32);
+        self.blocks_mut(pool).allocate(table, quanta as u32);
         self.count_blocks(pool);
         Ok(())
     }
 
+    /// Whether there are numbers for so many blocks more.
+    fn can_number(&self, pool: u32, quanta: f64) -> bool {
+        let blocks = self.blocks(pool).expect("the pool shares prefixes");
+        f64::from(blocks.referenced() + blocks.cached()) + quanta <= f64::from(BLOCKS_MAX)
+    }
+
+    fn too_many_blocks(&self, pool: u32) -> String {
+        let name = self.pool_name(pool);
+        format!("{name} has more than {BLOCKS_MAX} blocks; a larger `block` or a smaller `cap` is meant")
+    }
+
     /// Evicts until what is allocated and cached, and `extra` blocks more, is within the cap.
-    pub(crate) fn evict_blocks(&mut self, pool: u32, extra: f64) {
+    pub(crate) fn evict_blocks<W: World>(&mut self, world: &mut W, pool: u32, extra: f64) -> Result<()> {
         let state = &mut self.pools[pool as usize];
         let (size, over) = (state.quantum, state.over_cap(extra) - TOLERANCE);
         let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
         // A cap without a limit is over by -inf.
         let most = (over / size).ceil().clamp(0.0, f64::from(blocks.cached())) as u32;
-        if most > 0 {
-            // The tail goes first, so with the first block nothing of a prefix is left.
-            state.counts.evicted_entries += u64::from(blocks.evict(most));
-            (0..most).for_each(|_| state.counts.evicted_units += size);
+        if most == 0 {
+            return Ok(());
+        }
+        if let Some(spill) = &self.code.pools[pool as usize].spill {
+            self.pools[pool as usize].evicting = true;
+            let done = (0..most).try_for_each(|_| {
+                self.spill_oldest(world, pool, spill)?;
+                self.evict_oldest(pool, 1);
+                Ok(())
+            });
+            self.pools[pool as usize].evicting = false;
+            return done;
+        }
+        self.evict_oldest(pool, most);
+        Ok(())
+    }
+
+    /// Evicts so many of a pool's cached blocks.
+    fn evict_oldest(&mut self, pool: u32, count: u32) {
+        let state = &mut self.pools[pool as usize];
+        let blocks = state.addressed.as_mut().expect("the pool shares prefixes");
+        // The tail goes first, so with the first block nothing of a prefix is left.
+        state.counts.evicted_entries += u64::from(blocks.evict(count));
+        (0..count).for_each(|_| state.counts.evicted_units += state.quantum);
+        self.count_blocks(pool);
+    }
+
+    /// The block that is evicted next goes to where the pool spills to, if it is to.
+    fn spill_oldest<W: World>(&mut self, world: &mut W, pool: u32, spill: &SpillCode) -> Result<()> {
+        self.instant_pieces += 1;
+        if self.instant_pieces > PIECES_MAX {
+            let message = format!("{PIECES_MAX} blocks were evicted in one instant; larger blocks are meant");
+            return Err(self.fault(message, None, None));
+        }
+        let mut variables = *NO_VARIABLES;
+        variables[serq_ir::Context::Size as usize] = self.pools[pool as usize].quantum;
+        let frame = Frame::machine(Purpose::Pool, pool, &variables);
+        if self.eval(world, &spill.when, &frame) == 0.0 {
+            return self.check_fault();
+        }
+        let work = self.eval(world, &spill.work, &frame);
+        self.check_fault()?;
+        if self.put_oldest(world, pool, spill.pool)? {
+            self.pools[pool as usize].counts.spills += 1;
+            self.add_spill_job(world, spill.stage, work)?;
+        }
+        Ok(())
+    }
+
+    /// What the block that is evicted next holds is put into another pool. What is there is used now, what
+    /// has no room beside what is held is lost, and so is what comes round to a pool that makes room itself.
+    /// Answers whether anything was put.
+    fn put_oldest<W: World>(&mut self, world: &mut W, pool: u32, into: u32) -> Result<bool> {
+        if self.pools[into as usize].evicting {
+            return Ok(false);
+        }
+        let blocks = self.blocks_mut(pool);
+        let (block, parts) = (blocks.oldest().expect("there is a cached block"), blocks.parts());
+        let mut any = false;
+        for part in 0..parts {
+            let Some(content) = self.blocks_mut(pool).content(block, part) else { continue };
+            if self.blocks_mut(into).touch(content) {
+                continue;
+            }
+            self.evict_blocks(world, into, 1.0)?;
+            if self.pools[into as usize].over_cap(1.0) > TOLERANCE {
+                continue;
+            }
+            if !self.can_number(into, 1.0) {
+                return Err(self.fault(self.too_many_blocks(into), None, None));
+            }
+            let to = self.blocks_mut(into).take_in(content);
+            self.count_blocks(into);
+            world.act(Action::Spilled { pool, block, part, into, to });
+            any = true;
+            if content.is_shared() {
+                self.tell_watchers(into);
+            }
+        }
+        Ok(any)
+    }
+
+    /// Fact: a block of a pool does not hold what it was thought to hold. Nobody finds it any more; who has
+    /// it knows.
+    pub fn tell_spoiled(&mut self, now: f64, pool: u32, block: u32) {
+        self.at(now);
+        if self.blocks(pool).is_some() {
+            self.blocks_mut(pool).lose(block);
             self.count_blocks(pool);
         }
     }
@@ -319,7 +465,11 @@ impl Kernel<'_> {
 
     /// Gives a table back, the first `kept` blocks of it computed and to be kept.
     pub(crate) fn close_table(&mut self, slot: u32, share: Share, kept: f64) {
-        let kept = kept as usize;
+        let mut kept = kept as usize;
+        if self.code.pools[share.pool as usize].store {
+            // Nobody computes there: what it has was put.
+            kept = kept.min(self.blocks_mut(share.pool).told(share.table));
+        }
         self.tell(slot, share, kept);
         self.blocks_mut(share.pool).close(share.table, kept);
         self.pools[share.pool as usize].holders -= u32::from(share.counted);
@@ -330,13 +480,22 @@ impl Kernel<'_> {
     /// Makes a share's first blocks findable.
     fn tell(&mut self, slot: u32, share: Share, upto: usize) {
         let prompt = &self.sessions[slot as usize].prompt;
+        let spill = self.code.pools[share.pool as usize].spill.as_ref();
+        let size_there = spill.map(|spill| self.pools[spill.pool as usize].quantum);
         let state = &mut self.pools[share.pool as usize];
         let (size, blocks) = (state.quantum, state.addressed.as_mut().expect("the pool shares prefixes"));
         let upto = upto.min(blocks.table(share.table).len());
+        let from = blocks.told(share.table);
         let mut shared = false;
-        for stretch in prompt.stretches(size, blocks.told(share.table) as u32, upto as u32) {
+        for stretch in prompt.stretches(size, from as u32, upto as u32) {
             blocks.tell(share.table, &stretch);
             shared |= !stretch.source.is_own();
+        }
+        let parts = blocks.parts();
+        if let Some(size) = size_there.filter(|_| parts > 1 && from < upto) {
+            let (first, end) = (from as u32 * parts, upto as u32 * parts);
+            let stretches = prompt.stretches(size, first, end);
+            blocks.tell_parts(share.table, from, stretches.flat_map(|stretch| stretch.contents(first)));
         }
         self.count_blocks(share.pool);
         if shared {
@@ -358,6 +517,9 @@ impl Kernel<'_> {
         let (Some(blocks), Some(cache)) = (self.blocks(share.pool), &self.hold_code(hold.pc).cache) else {
             return Ok(());
         };
+        if self.code.pools[share.pool as usize].store {
+            return Ok(());
+        }
         let state = &self.pools[share.pool as usize];
         let shared = self.sessions[slot as usize].prompt.shared();
         let reach = state.quanta_within(shared.min(self.computed_position(hold, share, !ended)));

@@ -3,6 +3,7 @@
 //! ```text
 //!   StartStep ──▶ runs(stage)    whose tokens, where in which blocks     ─▶ the model computes
 //!   StartFlow ──▶ flow(job)      from which blocks to which, which tokens ─▶ bytes are copied
+//!   Spilled                      which block goes to which, now            ─▶ bytes are copied
 //!
 //!   tell_stopped(…)   the token of this step is the last   ─▶ then tell_step_ended
 //!   tell_content(…)   what further tokens are               ─▶ their blocks can be found
@@ -15,16 +16,18 @@
 //!
 //! - The blocks of a run hold its tokens in the order of its table: token t is in block
 //!   t / block, at t mod block.
-//! - A flow's blocks are a lease's and an open hold's: nobody writes the first, and nobody but
-//!   the flow the second.
+//! - A flow's blocks are a lease's, or another hold's that only reads, and an open hold's: nobody writes the
+//!   first, and nobody but the flow the second.
 
 use serq_ir::{BuiltIn, Expr, Mode, StmtKind};
 
-use crate::expression::NOBODY;
+use crate::code::{LoadCode, Op};
+use crate::expression::{NOBODY, PoolRef};
 use crate::hold::Share;
 use crate::kernel::Kernel;
 use crate::prefix::NO_TABLE;
 use crate::session::Status;
+use crate::world::World;
 
 /// What an instance computes of one request in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +54,9 @@ pub struct Held<'k> {
     /// Tells this hold of the session from its others, and from the same hold once it was
     /// preempted and admitted again.
     pub admission: u64,
-    /// Tokens that were there when it was admitted.
+    /// The token its first block begins with: 0, but for what is read of a store behind what is computed already.
+    pub first: f64,
+    /// Tokens, from the text's first, up to which it had them when it was admitted.
     pub found: f64,
     /// Tokens it has, from the first, as far as the kernel knows: found there, loaded, or computed
     /// by runs that grow it.
@@ -60,12 +65,12 @@ pub struct Held<'k> {
     pub blocks: &'k [u32],
 }
 
-/// A read: what a lease has goes to an open hold.
+/// A read: what a lease or a hold has goes to another hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow<'k> {
     /// The session's serial number.
     pub session: u64,
-    /// Of the lease.
+    /// Of the lease, or of the hold that is read.
     pub from: Held<'k>,
     /// Of the hold; the first token that is to come is the one at its position.
     pub to: Held<'k>,
@@ -129,25 +134,78 @@ impl<'p> Kernel<'p> {
 
     fn held(&self, share: Share, admission: u64) -> Option<Held<'_>> {
         let state = &self.pools[share.pool as usize];
-        let blocks = state.addressed.as_ref().filter(|_| share.table != NO_TABLE)?.table(share.table);
-        let position = state.units(share.quanta) - share.slack;
-        Some(Held { pool: share.pool, admission, found: state.units(share.taken), position, blocks })
+        let pool = state.addressed.as_ref().filter(|_| share.table != NO_TABLE)?;
+        let (first, blocks) = (state.units(f64::from(pool.first(share.table))), pool.table(share.table));
+        let position = first + state.units(share.quanta) - share.slack;
+        Some(Held { pool: share.pool, admission, first, found: first + state.units(share.taken), position, blocks })
     }
 
-    /// What a flow moves: from the oldest lease of its session that is not released, to its innermost
-    /// share of a pool with numbered blocks. `None` where it has not both.
+    /// What a job moves, if it is a flow, or if a `load` and a `release` follow it as in a `transfer`. It goes to the
+    /// session's innermost share of the pool that is loaded, from its share of the one that is released or else from
+    /// its oldest lease there. A flow that no such two follow goes from the oldest lease to the innermost share.
+    /// `None` where there are not both.
     pub fn flow(&self, job: u32) -> Option<Flow<'_>> {
         let job = &self.jobs[job as usize];
         let session = self.sessions.get(job.session as usize)?;
-        let lease = session.leases.iter().find(|lease| !lease.released && lease.share.table != NO_TABLE)?;
-        let at = session.shares.iter().rposition(|share| !share.released && share.table != NO_TABLE)?;
-        let hold = session.holds[self.hold_of_share(job.session, at as u32)];
+        let is_flow = job.stages.iter().any(|&stage| self.code.stages[stage as usize].is_shared());
+        let (into, out_of) = match self.transfer_behind(job.session) {
+            Some((into, _, out_of)) => (Some(into), Some(out_of)),
+            None if is_flow => (None, None),
+            None => return None,
+        };
+        let is_of = |share: &Share, pool: Option<&PoolRef>| {
+            share.table != NO_TABLE && pool.is_none_or(|pool| pool.0.may_be(share.pool))
+        };
+        let of = |at: usize| session.holds[self.hold_of_share(job.session, at as u32)].admission;
+        let shares = || session.shares.iter().enumerate().rev().filter(|(_, share)| !share.released);
+        let (at, to) = shares().find(|(_, share)| is_of(share, into))?;
+        let pin = out_of.and_then(|_| shares().find(|(other, share)| *other != at && is_of(share, out_of)));
+        let leased = |pool: Option<&PoolRef>| {
+            let lease = session.leases.iter().find(|lease| !lease.released && is_of(&lease.share, pool))?;
+            Some((lease.share, lease.hold.admission))
+        };
+        let from = pin.map(|(at, share)| (*share, of(at))).or_else(|| leased(out_of));
+        let (from, admission) = from.or_else(|| if is_flow { leased(None) } else { None })?;
         Some(Flow {
             session: session.serial,
-            from: self.held(lease.share, lease.hold.admission)?,
-            to: self.held(session.shares[at], hold.admission)?,
-            tokens: job.remaining,
+            from: self.held(from, admission)?,
+            to: self.held(*to, of(at))?,
+            tokens: if is_flow { job.remaining } else { session.moves },
         })
+    }
+
+    /// Whose job is a transfer of something, from where the session has nothing any more: its lease is over.
+    pub fn comes_late(&self, job: u32) -> Option<u64> {
+        let of = &self.jobs[job as usize];
+        let session = self.sessions.get(of.session as usize)?;
+        let (into, ..) = self.transfer_behind(of.session)?;
+        let waits =
+            session.shares.iter().any(|share| !share.released && into.0.may_be(share.pool) && share.table != NO_TABLE);
+        (waits && session.moves > 0.0 && self.flow(job).is_none()).then_some(session.serial)
+    }
+
+    /// The pool and the units of the `load`, and the pool of the `release`, that follow what a session is at, where
+    /// that does not fail.
+    fn transfer_behind(&self, slot: u32) -> Option<(&'p PoolRef, &'p LoadCode, &'p PoolRef)> {
+        let mut next = self.sessions[slot as usize].pc as usize;
+        if let Some(Op::HasRead(..)) = self.code.ops.get(next) {
+            next += 1;
+            while let Some(Op::Branch { on_failure: true, otherwise, .. }) = self.code.ops.get(next) {
+                next = *otherwise as usize;
+            }
+        }
+        match self.code.ops.get(next..next + 2)? {
+            [Op::Load(into, load), Op::Release(out_of, None)] => Some((into, load, out_of)),
+            _ => None,
+        }
+    }
+
+    /// How much a run that begins will have brought is read now: who moves it has to know.
+    pub(crate) fn note_transfer<W: World>(&mut self, world: &mut W, slot: u32) {
+        let Some((_, load, _)) = self.transfer_behind(slot) else { return };
+        // A draw is taken by the `load` itself.
+        let units = if load.draws { 0.0 } else { self.eval(world, &load.units, &self.frame(slot)) };
+        self.sessions[slot as usize].moves = units.max(0.0);
     }
 
     /// What a session that waits for its legs holds meanwhile, of numbered blocks: its innermost share.

@@ -88,6 +88,8 @@ pub(crate) struct Session {
     pub(crate) trace_session: Option<u32>,
     /// What pools that share prefixes are asked for.
     pub(crate) prompt: Prompt,
+    /// How much its run brings, where a `load` and a `release` follow it and somebody moves that.
+    pub(crate) moves: f64,
     /// When its latest token came, in this turn.
     pub(crate) last_token: f64,
     /// A decode run began in this turn.
@@ -133,6 +135,7 @@ impl Session {
             preempted_at: Vec::new(),
             preempted_hold: None,
             reached: 0.0,
+            moves: 0.0,
             stuck: false,
             turns: 0,
             draws: Cell::new(0),
@@ -314,7 +317,7 @@ impl Kernel<'_> {
                 let value = self.eval(world, value, frame);
                 self.observe(world, slot, *observe, value);
             }
-            Op::Branch { test, chance, otherwise } => {
+            Op::Branch { test, chance, otherwise, .. } => {
                 let test = self.eval(world, test, frame);
                 let taken = if *chance {
                     self.chance(world, test, frame)
@@ -413,9 +416,9 @@ impl Kernel<'_> {
                 let units = self.eval(world, units, frame);
                 return self.grow(world, slot, pool, units);
             }
-            Op::Load(pool, units) => {
+            Op::Load(pool, load) => {
                 let pool = self.pool_member(world, pool, frame);
-                let units = self.eval(world, units, frame);
+                let units = self.eval(world, &load.units, frame);
                 self.load(slot, pool, units)?;
                 self.publish_all(world, slot)?;
             }
@@ -567,6 +570,9 @@ impl Kernel<'_> {
         };
         // The session goes on behind this statement, whenever that is.
         self.sessions[slot as usize].pc = run.next;
+        if W::MOVES_FLOWS {
+            self.note_transfer(world, slot);
+        }
         if work == 0.0 {
             self.ready(slot)?;
         } else {

@@ -435,7 +435,7 @@ impl Kernel<'_> {
     /// Units of the session's own entry, or of what is there of its prompt.
     pub(crate) fn cachedin(&self, session: u32, pool: u32) -> f64 {
         if self.pools[pool as usize].addressed.is_some() {
-            return self.pools[pool as usize].units(self.blocks_found(session, pool));
+            return self.units_found(session, pool);
         }
         let entry = self.own_entry(session, pool);
         entry.map_or(0.0, |entry| self.pools[pool as usize].units(self.entries.quanta(entry)))

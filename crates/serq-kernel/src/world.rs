@@ -141,6 +141,20 @@ pub enum Action {
         /// To be told back.
         job: u32,
     },
+    /// A block that is about to be evicted goes to another pool, before anything else is written to either of the
+    /// two blocks.
+    Spilled {
+        /// Member of a pool, …
+        pool: u32,
+        /// … its block, …
+        block: u32,
+        /// … and which part of it, in the other pool's blocks, from 0.
+        part: u32,
+        /// Member of a pool.
+        into: u32,
+        /// Its block.
+        to: u32,
+    },
     /// A job is gone before its end: its session was preempted.
     StopWork {
         /// As in `StartWork`.

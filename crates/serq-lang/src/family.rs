@@ -65,7 +65,29 @@ impl<'a> Linker<'a> {
     /// All pools.
     pub(crate) fn link_pools(&mut self) -> Result<Vec<ir::Pool>> {
         let linked: Vec<_> = (0..self.names.pools.len()).map(|p| self.link_pool(p)).collect();
-        linked.into_iter().collect()
+        let pools = linked.into_iter().collect::<Result<Vec<ir::Pool>>>()?;
+        self.check_spilled_on(&pools);
+        Ok(pools)
+    }
+
+    /// What is spilled into a pool is known by the names of its own blocks, and goes on by these.
+    fn check_spilled_on(&mut self, pools: &[ir::Pool]) {
+        for (at, pool) in pools.iter().enumerate().filter(|(_, pool)| pool.share_prefixes) {
+            let Some(into) = pool.spill.as_ref().map(|spill| &pools[spill.pool.pool as usize]) else { continue };
+            let comes = |of: &ir::Pool| of.spill.as_ref().is_some_and(|spill| spill.pool.pool as usize == at);
+            let (Some(block), Some(there)) = (pool.block, into.block) else { continue };
+            let target = self.names.pools[at].declared.options.iter().find_map(|option| match &option.kind {
+                PoolOptionKind::Spill { pool, .. } => Some(pool.span),
+                _ => None,
+            });
+            let Some(span) = target.filter(|_| block != there && pools.iter().any(comes)) else { continue };
+            let (own, into) = (&pool.name, &into.name);
+            let message = format!(
+                "what is spilled into `{own}` is known by its blocks of {}, and `{into}` has blocks of {}",
+                block.0, there.0
+            );
+            self.error("share-prefixes", span, message).help("give both one block").done(self);
+        }
     }
 
     fn link_pool(&mut self, pool: usize) -> Result<ir::Pool> {
@@ -136,11 +158,9 @@ impl<'a> Linker<'a> {
         })
     }
 
-    /// `share prefixes` speaks of blocks: no keys of entries, no pieces that belong to somebody.
+    /// `share prefixes` speaks of blocks: no keys of entries.
     fn check_sharing(&mut self, pool: usize, span: Span, keys: Option<Span>) {
         let known = &self.names.pools[pool];
-        let spills = |option: &&ast::PoolOption| matches!(option.kind, PoolOptionKind::Spill { .. });
-        let own = known.declared.options.iter().find(spills).map(|option| option.span);
         let (message, there, help) = if known.block.is_none() {
             ("what is shared is blocks, and this pool has none", None, "add `block 16;`")
         } else if keys.is_some() {
@@ -149,8 +169,6 @@ impl<'a> Linker<'a> {
                 keys,
                 "leave `evict` out: the block unused longest goes first",
             )
-        } else if own.is_some() {
-            ("a block of several sessions spills to nobody's pool", own, "leave `spill` out, or `share prefixes`")
         } else {
             return;
         };
@@ -231,31 +249,68 @@ impl<'a> Linker<'a> {
                     .done(self));
             }
         }
-        let target_options = &self.names.pools[to.pool as usize].declared.options;
-        if let Some(shared) =
-            target_options.iter().find(|option| matches!(option.kind, PoolOptionKind::SharePrefixes(_)))
-        {
-            let shared = shared.span;
-            return Err(self
-                .error(
-                    "share-prefixes",
-                    target.span,
-                    "a pool that shares prefixes takes no spilled pieces: they belong to one session",
-                )
-                .note(shared, "shared here")
-                .help("leave `share prefixes` out there, or spill into another pool")
-                .done(self));
-        }
         if to.pool as usize == pool {
             return Err(self.error("pairing", target.span, "a pool can't spill into itself").done(self));
         }
+        let (work, when) = (work?, when?);
+        self.check_spilled_blocks(pool, to.pool as usize, target.span, [&work, &when])?;
         if self.names.stages.get(on.stage as usize).is_some_and(crate::resolve::Stage::is_step) {
             return Err(self
                 .error("wrong-mode", stage.span, "a spill is a plain job, which a `step` stage does not take")
                 .help("name a `fifo`, `ps` or `delay` stage")
                 .done(self));
         }
-        Ok(ir::Spill { pool: to, stage: on, work: work?, when: when? })
+        Ok(ir::Spill { pool: to, stage: on, work, when })
+    }
+
+    /// Blocks that are shared go to where blocks are shared, into as many whole ones, and belong to nobody; pieces of
+    /// entries go to where sessions have entries.
+    fn check_spilled_blocks(&mut self, pool: usize, to: usize, target: Span, read: [&ir::Expr; 2]) -> Result<()> {
+        let shares = |pool: usize| {
+            let options = &self.names.pools[pool].declared.options;
+            options.iter().find(|option| matches!(option.kind, PoolOptionKind::SharePrefixes(_))).map(|o| o.span)
+        };
+        let (own, there) = (shares(pool), shares(to));
+        let name = self.names.pools[to].name.clone();
+        let (message, note, help) = match (own, there) {
+            (None, None) => return Ok(()),
+            (None, Some(shared)) => (
+                format!("`{name}` shares prefixes and takes no pieces that belong to one session"),
+                (shared, "shared here"),
+                "let both say `share prefixes`, or neither".to_owned(),
+            ),
+            (Some(shared), None) => (
+                format!("a block of several sessions is nobody's in `{name}`, which shares no prefixes"),
+                (shared, "shared here"),
+                "let both say `share prefixes`, or neither".to_owned(),
+            ),
+            (Some(shared), Some(_)) => {
+                let (block, block_there) = (self.names.pools[pool].block, self.names.pools[to].block);
+                // A block that is missing is told where `share prefixes` stands.
+                let (Some(block), Some(block_there)) = (block, block_there) else { return Err(Reported) };
+                let parts = (block / block_there).round();
+                let owned = |expr: &ir::Expr| {
+                    use ir::Context::{Age, Last, Waiting};
+                    matches!(expr, ir::Expr::Attribute(_) | ir::Expr::Context(Age | Last | Waiting))
+                };
+                if !((1.0..=65_536.0).contains(&parts) && parts * block_there == block) {
+                    (
+                        format!("a block of {block} is no whole number of `{name}`'s, which have {block_there}"),
+                        (shared, "shared here"),
+                        format!("give `{name}` a block that divides {block}"),
+                    )
+                } else if read.iter().any(|expr| expr.any(&owned)) {
+                    (
+                        "a block of several sessions has no age and no owner whose attributes could be read".to_owned(),
+                        (shared, "shared here"),
+                        "its clauses read `size`, `now`, pools and stages".to_owned(),
+                    )
+                } else {
+                    return Ok(());
+                }
+            }
+        };
+        Err(self.error("share-prefixes", target, message).note(note.0, note.1).help(help).done(self))
     }
 
     fn spill_pool(&mut self, own: u32, r: &'a ast::Ref, scope: ScopeId) -> Result<ir::PoolRef> {

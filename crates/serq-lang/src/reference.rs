@@ -197,7 +197,7 @@ impl<'a> Linker<'a> {
         }
         if let Room::Entry { queue, entry, .. } = self.scopes.room_of(scope)
             && !self.names.is_route(queue, entry)
-            && self.names.pool_of.contains_key(word)
+            && self.names.pool_of.get(word).is_some_and(|&pool| !self.is_store(pool))
         {
             return Err(self.outside_pool(r, word, queue, entry, doing));
         }
@@ -206,6 +206,13 @@ impl<'a> Linker<'a> {
         let name = self.names.pools[pool].name.clone();
         let member = self.member(index, size, &name, "pool", r.span, at)?;
         Ok(ir::PoolRef { pool: pool as u32, member })
+    }
+
+    /// A pool of no queue that shares prefixes: every scheduler sees it.
+    fn is_store(&self, pool: usize) -> bool {
+        let pool = &self.names.pools[pool];
+        let shares = |option: &ast::PoolOption| matches!(option.kind, ast::PoolOptionKind::SharePrefixes(_));
+        pool.queue.is_none() && pool.declared.options.iter().any(shares)
     }
 
     fn outside_pool(

@@ -257,6 +257,8 @@ impl World for Driver<'_> {
                 *entry(&mut self.work_event, job) = event;
             }
             Action::StartFlow { .. } => unreachable!("this world moves nothing"),
+            // The job that writes it is told of by itself.
+            Action::Spilled { .. } => {}
             Action::StopWork { job } => *entry(&mut self.work_event, job) = 0,
             Action::WakeAt { timer, time } => {
                 let event = self.push(time, What::Timer(timer));

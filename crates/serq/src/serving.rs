@@ -4,6 +4,8 @@ mod backend;
 pub(crate) mod http;
 pub(crate) mod processes;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serq_engine::apart::{At, Identity, RemoteInstances, Token};
@@ -33,8 +35,8 @@ pub(crate) struct Serving {
 
 /// Where a program's instances are.
 pub(crate) enum Instances {
-    /// In this process.
-    Here,
+    /// In this process; by member of a pool, the files that stores are in.
+    Here { files: BTreeMap<u32, PathBuf> },
     /// Nowhere: they take the time that the program's costs say.
     Modelled,
     /// In processes of their own.
@@ -111,10 +113,11 @@ impl Serving {
         let ends = config.eos.iter().copied().collect();
         let (service, packed, peers) = match instances {
             Instances::Modelled => (Service::modelled(served, decisions), None, None),
-            Instances::Here => {
+            Instances::Here { files } => {
                 let compute = compute.unwrap_or_else(|| compute_of(&checkpoint));
                 let packed = Arc::new(Model::new(&checkpoint, path, compute));
-                let instances = LocalInstances::new(&served, &packed, cores, memory_free())?;
+                let note = |note: &str| crate::output::tell(note);
+                let instances = LocalInstances::with_files(&served, &packed, cores, memory_free(), &files, note)?;
                 (Service::start(served, Box::new(instances), decisions), Some(packed), None)
             }
             Instances::Apart(Apart { addresses, token, retries }) => {

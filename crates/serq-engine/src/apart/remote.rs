@@ -15,7 +15,7 @@ use super::link::{Pieces, say};
 use super::words::{Answer, Counts, Order, Ready, Table, VERSION};
 use super::{At, Identity, PULSE, SILENCE, lock};
 use crate::served::Served;
-use crate::service::{Copied, Ended, Instances, Presence, Run, Span, Transfer};
+use crate::service::{Copied, Ended, Instances, Presence, Put, Run, Span, Transfer};
 
 /// From a dial that failed to the next one.
 const REDIAL: Duration = Duration::from_millis(100);
@@ -118,6 +118,13 @@ impl RemoteInstances {
         retries: u32,
         note: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, String> {
+        if let Some(store) = served.stores().first() {
+            return Err(format!(
+                "{} keeps what instances spill, and instances in processes of their own spill nothing yet: leave \
+                 `--processes` out, or `spill`",
+                store.name
+            ));
+        }
         let named = served.instances();
         if let Some(at) = addresses.iter().find(|at| named.iter().all(|instance| instance.name != at.instance)) {
             let names: Vec<&str> = named.iter().map(|instance| instance.name.as_str()).collect();
@@ -241,6 +248,10 @@ impl Instances for RemoteInstances {
         drop(peers);
         self.ask(Asked::Copy { copied, source, target, from, to, pushed });
         None
+    }
+
+    fn put(&mut self, _: Put) {
+        unreachable!("a program with a store is refused");
     }
 
     fn takes_time(&self) -> bool {

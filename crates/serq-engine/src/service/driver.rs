@@ -14,7 +14,7 @@ use serq_kernel::{Action, Fault, Held, Kernel, Move};
 
 use super::clock::Clock;
 use super::live::{Computing, Copying, Follower, Live};
-use super::{Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Run, Sink, Ticket, Told};
+use super::{Ended, InstanceLook, Instances, Look, Next, PoolLook, Presence, Put, Run, Sink, Ticket, Told};
 use crate::contents::{BEGINNING, Contents};
 use crate::decisions::{Decision, Decisions, Fact};
 use crate::outside::{Outside, tell};
@@ -69,6 +69,8 @@ struct Driver<'c, const MODELLED: bool> {
     copies: u64,
     /// By session: its read that is under way, or waits for a copy that began before it.
     reads: BTreeMap<u64, Read>,
+    /// Who was to read what is not there any more.
+    late: Vec<u64>,
     /// Timers of leases that are read, whose time is over.
     overdue: Vec<u32>,
     /// By stage: instances that are gone, first those of which the kernel is to be told.
@@ -124,6 +126,7 @@ pub(super) fn drive<const MODELLED: bool>(
         copying: BTreeMap::new(),
         copies: 0,
         reads: BTreeMap::new(),
+        late: Vec::new(),
         overdue: Vec::new(),
         going: BTreeMap::new(),
         gone: BTreeMap::new(),
@@ -235,6 +238,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                     self.fail(&Fault { message, at: None, session: None, time });
                 }
             }
+            for session in std::mem::take(&mut self.late) {
+                self.cancel(session);
+            }
             self.refuse_stuck();
             self.drain_instances();
             self.lose_instances();
@@ -246,7 +252,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             self.kernel.drain_touched_stages(&mut self.world, |_, _, _| ());
             let again =
                 !self.again.is_empty() || self.gone.keys().any(|&stage| !self.kernel.sessions_at(stage).is_empty());
-            if self.done.is_empty() && self.led.is_empty() && !again && !self.end_stuck() {
+            if self.done.is_empty() && self.led.is_empty() && self.late.is_empty() && !again && !self.end_stuck() {
                 break;
             }
         }
@@ -297,6 +303,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 Due::Work(job) => self.tell(Fact::WorkEnded { time, job }),
                 Due::Next(stage) => {
                     let job = self.next[&stage];
+                    // What it brings, if it is a read over one stage, is there now.
+                    self.start_flow(job);
                     self.tell(Fact::WorkEnded { time, job });
                 }
                 Due::Trusted(stage) => self.trust(stage, time),
@@ -423,8 +431,20 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                         self.clock.set(Due::Step(stage), self.time + cost);
                     }
                 }
-                Action::StartWork { job, work } if MODELLED => self.clock.set(Due::Work(job), self.time + work),
-                Action::StartWork { job, .. } => self.done.push_back(job),
+                Action::StartWork { job, work } if MODELLED => {
+                    self.start_flow(job);
+                    self.clock.set(Due::Work(job), self.time + work);
+                }
+                // A read over one stage, or work that takes no time here.
+                Action::StartWork { job, .. } => {
+                    let done = self.start_flow(job);
+                    self.done.extend(done.then_some(job));
+                }
+                Action::Spilled { pool, block, part, into, to } => {
+                    if let Some(instances) = &mut self.instances {
+                        instances.put(Put { pool, block, part, into, to });
+                    }
+                }
                 Action::StopWork { job } => {
                     self.clock.stop(Due::Work(job));
                     self.reads.retain(|_, read| read.job != job);
@@ -701,6 +721,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         self.copying.clear();
         self.reads.clear();
         self.overdue.clear();
+        self.late.clear();
         // Those that were gone still are.
         let gone = std::mem::take(&mut self.gone).into_iter();
         self.going.extend(gone.map(|(stage, why)| (stage, Going { why, known: false, back: None })));
@@ -745,6 +766,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
 
     fn look(&self) -> Look {
         let left = self.kernel.left();
+        let stores: Vec<u32> = self.served.stores().into_iter().map(|store| store.pool).collect();
         let pools = (0..self.kernel.pools()).map(|pool| {
             let state = self.kernel.pool_state(pool);
             let (name, cap) = self.served.pool(pool);
@@ -757,6 +779,9 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 holders: state.holders,
                 left: left[pool as usize],
                 counts: self.kernel.pool_counts(pool),
+                store: stores.contains(&pool).then(|| {
+                    self.instances.as_ref().map_or_else(Default::default, |instances| instances.store_counts(pool))
+                }),
             }
         });
         let instances = self.served.instances().into_iter().map(|instance| {

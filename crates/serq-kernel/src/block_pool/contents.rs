@@ -69,9 +69,25 @@ impl Contents {
         &chain.blocks[..stretch.places.len().min(chain.reach as usize)]
     }
 
+    /// Those of them from a place on, whatever is before it, up to where one is not.
+    pub(super) fn found_from(&self, stretch: &Stretch, place: u32) -> &[u32] {
+        let from = place.saturating_sub(stretch.places.start) as usize;
+        if from == 0 {
+            return self.found(stretch);
+        }
+        let Some(chain) = self.chain(stretch.key()) else { return &[] };
+        let blocks = &self.chains[chain as usize].blocks;
+        let behind = &blocks[from.min(blocks.len())..stretch.places.len().clamp(from.min(blocks.len()), blocks.len())];
+        &behind[..behind.iter().position(|&block| block == NONE).unwrap_or(behind.len())]
+    }
+
     /// The stretch's chain, for blocks to be put into.
     pub(super) fn chain_of(&mut self, stretch: &Stretch) -> u32 {
-        let key = stretch.key();
+        self.chain_with(stretch.key())
+    }
+
+    /// The same of what begins so.
+    pub(super) fn chain_with(&mut self, key: Key) -> u32 {
         self.chain(key).unwrap_or_else(|| self.begin(key))
     }
 
@@ -99,6 +115,11 @@ impl Contents {
     /// What the place's stretch begins with.
     pub(super) fn key(&self, place: Place) -> Key {
         self.chains[place.chain as usize].key
+    }
+
+    /// The block that holds what stands so far behind a stretch's first place.
+    pub(super) fn block_of(&self, key: Key, at: u32) -> Option<u32> {
+        self.block(Place { chain: self.chain(key)?, at })
     }
 
     /// The block that is found there.

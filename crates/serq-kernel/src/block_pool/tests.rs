@@ -17,6 +17,8 @@ struct Copy {
     told: usize,
     /// In how many tables.
     references: usize,
+    /// What its halves hold, where blocks are halved on their way to a store.
+    halves: Vec<Content>,
 }
 
 #[derive(Default)]
@@ -73,6 +75,21 @@ impl Model {
         }
     }
 
+    /// A content is put from outside: it is used now, or a new copy.
+    fn put(&mut self, content: Content) -> bool {
+        if let Some(copy) = self.find(content) {
+            if self.all[copy].references == 0 {
+                self.unused.retain(|&c| c != copy);
+                self.unused.push(copy);
+            }
+            return false;
+        }
+        self.told += 1;
+        self.all.push(Copy { holds: Some(content), told: self.told, ..Copy::default() });
+        self.unused.push(self.all.len() - 1);
+        true
+    }
+
     fn evict(&mut self) -> Option<Content> {
         let copy = *self.unused.first()?;
         let held = self.all[copy].holds;
@@ -96,7 +113,61 @@ impl Pair {
         Some(Content { source: key.source, at: key.start + place.at })
     }
 
-    fn compare(&self) {
+    fn new(pool: BlockPool) -> Self {
+        Self { pool, model: Model::default(), tables: Vec::new() }
+    }
+
+    /// A table that begins with what is there of these stretches. Answers how many blocks that is.
+    fn open(&mut self, stretches: Vec<Stretch>) -> usize {
+        self.tables.push(self.pool.open());
+        self.model.tables.push(Some(Vec::new()));
+        let table = self.tables.len() - 1;
+        for stretch in stretches {
+            let found: Vec<usize> = contents(&stretch).map_while(|content| self.model.find(content)).collect();
+            found.iter().for_each(|&copy| self.model.refer(table, copy));
+            assert_eq!(self.pool.refer(self.tables[table], &stretch), found.len());
+            if found.len() < stretch.places.len() {
+                break;
+            }
+        }
+        self.pool.table(self.tables[table]).len()
+    }
+
+    fn pick_open(&self, random: &mut Random) -> Option<usize> {
+        let open: Vec<usize> = (0..self.tables.len()).filter(|&t| self.model.tables[t].is_some()).collect();
+        (!open.is_empty()).then(|| open[random.below(open.len())])
+    }
+
+    fn evict(&mut self) -> Option<Content> {
+        let evicted = self.model.evict();
+        assert_eq!(self.pool.evict(1), u32::from(evicted.is_some_and(|content| content.at == 0)));
+        evicted
+    }
+
+    /// What is evicted next goes to a store of so many blocks first, where it is not there already.
+    fn spill_into(&mut self, store: &mut Self, room: usize) -> usize {
+        let mut put = 0;
+        let (Some(block), Some(&copy)) = (self.pool.oldest(), self.model.unused.first()) else { return 0 };
+        let copy = &self.model.all[copy];
+        let parts = if self.pool.parts() == 1 { vec![copy.holds.unwrap()] } else { copy.halves.clone() };
+        assert_eq!(self.pool.parts() as usize, parts.len());
+        for (part, &content) in (0..).zip(&parts) {
+            let ours = self.pool.content(block, part).expect("it has a name");
+            assert_eq!(Content { source: ours.key.source, at: ours.key.start + ours.at }, content);
+            assert_eq!(store.pool.touch(ours), store.model.find(content).is_some());
+            if store.model.find(content).is_none() {
+                if (store.pool.referenced() + store.pool.cached()) as usize == room && store.evict().is_none() {
+                    continue;
+                }
+                store.pool.take_in(ours);
+                put += 1;
+            }
+            store.model.put(content);
+        }
+        put
+    }
+
+    fn compare(&self, stretches: fn(usize) -> Vec<Stretch>) {
         self.pool.check();
         let referenced = self.model.all.iter().filter(|copy| copy.references > 0).count();
         assert_eq!(self.pool.referenced() as usize, referenced);
@@ -160,6 +231,18 @@ fn first_stretches(prompt: usize, upto: u32) -> Vec<Stretch> {
     stretches(prompt).into_iter().map(cut).filter(|stretch| !stretch.places.is_empty()).collect()
 }
 
+/// The same prompts in blocks of half the size: of some blocks the halves come from two sources.
+fn half_stretches(prompt: usize) -> Vec<Stretch> {
+    let own = Source::Own(prompt as u64);
+    let (group, trace) = ((Source::Group(7), 0..7), (Source::Trace(3), 7..11));
+    let stretches = match prompt % 4 {
+        0 => vec![group, (own, 7..2 * LENGTH)],
+        1 | 2 => vec![group, trace, (own, 11..2 * LENGTH)],
+        _ => vec![(own, 0..2 * LENGTH)],
+    };
+    stretches.into_iter().map(|(source, places)| Stretch { source, places }).collect()
+}
+
 /// What a stretch's blocks hold.
 fn contents(stretch: &Stretch) -> impl Iterator<Item = Content> {
     let source = stretch.source;
@@ -172,7 +255,7 @@ fn after_every_operation_it_is_what_the_model_is() {
     for seed in 0..40 {
         let mut random = Random(seed);
         let room = 8 + random.below(24);
-        let mut pair = Pair { pool: BlockPool::default(), model: Model::default(), tables: Vec::new() };
+        let mut pair = Pair::new(BlockPool::default());
         let mut prompts: Vec<usize> = Vec::new();
         for _ in 0..600 {
             let open: Vec<usize> = (0..pair.tables.len()).filter(|&t| pair.model.tables[t].is_some()).collect();
@@ -181,20 +264,8 @@ fn after_every_operation_it_is_what_the_model_is() {
                 // A hold: what is there of its prompt, and more where there is room.
                 0..=2 => {
                     let prompt = random.below(PROMPTS);
-                    pair.tables.push(pair.pool.open());
-                    pair.model.tables.push(Some(Vec::new()));
                     prompts.push(prompt);
-                    let table = pair.tables.len() - 1;
-                    for stretch in first_stretches(prompt, random.below(LENGTH as usize + 1) as u32) {
-                        let found: Vec<usize> =
-                            contents(&stretch).map_while(|content| pair.model.find(content)).collect();
-                        found.iter().for_each(|&copy| pair.model.refer(table, copy));
-                        assert_eq!(pair.pool.refer(pair.tables[table], &stretch), found.len());
-                        hits += found.len();
-                        if found.len() < stretch.places.len() {
-                            break;
-                        }
-                    }
+                    hits += pair.open(first_stretches(prompt, random.below(LENGTH as usize + 1) as u32));
                 }
                 3..=8 if !open.is_empty() => {
                     let table = pick(&mut random);
@@ -202,10 +273,7 @@ fn after_every_operation_it_is_what_the_model_is() {
                     let more = random.below(4).min(LENGTH as usize - length);
                     let there = (pair.pool.referenced() + pair.pool.cached()) as usize;
                     for _ in room..there + more {
-                        let evicted = pair.model.evict();
-                        let is_first = evicted.is_some_and(|content| content.at == 0);
-                        assert_eq!(pair.pool.evict(1), u32::from(is_first));
-                        evictions += usize::from(evicted.is_some());
+                        evictions += usize::from(pair.evict().is_some());
                     }
                     let more = more.min(room - pair.pool.referenced() as usize - pair.pool.cached() as usize);
                     pair.pool.allocate(pair.tables[table], more as u32);
@@ -246,12 +314,87 @@ fn after_every_operation_it_is_what_the_model_is() {
                 }
                 _ => {}
             }
-            pair.compare();
+            pair.compare(stretches);
             // A pool's memory is its room's, however much went through it.
             assert!(pair.pool.blocks.len() <= room);
         }
     }
     assert!(hits > 1_000 && evictions > 150 && duplicates > 1_000, "{hits} {evictions} {duplicates}");
+}
+
+/// A pool that spills what it evicts, whole or in halves, into a store where it is pinned, and lost at times.
+#[test]
+fn what_is_spilled_is_in_the_store_until_the_store_evicts_it() {
+    let (mut put, mut pinned, mut lost) = (0, 0, 0);
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let halves = seed % 2 == 1;
+        let (room, room_there) = (8 + random.below(12), 4 + random.below(30));
+        let mut pair = Pair::new(BlockPool::spilling(1 + u32::from(halves)));
+        let mut store = Pair::new(BlockPool::default());
+        let there: fn(usize) -> Vec<Stretch> = if halves { half_stretches } else { stretches };
+        for _ in 0..400 {
+            match random.below(10) {
+                // A hold, computed and given back at once.
+                0..=5 => {
+                    let prompt = random.below(PROMPTS);
+                    let wanted = random.below(LENGTH as usize) as u32 + 1;
+                    let found = pair.open(first_stretches(prompt, wanted));
+                    let table = pair.tables.len() - 1;
+                    let more = wanted as usize - found;
+                    while (pair.pool.referenced() + pair.pool.cached()) as usize + more > room {
+                        put += pair.spill_into(&mut store, room_there);
+                        store.compare(there);
+                        pair.evict();
+                    }
+                    pair.pool.allocate(pair.tables[table], more as u32);
+                    (0..more).for_each(|_| pair.model.allocate(table));
+                    for stretch in first_stretches(prompt, wanted) {
+                        pair.pool.tell(pair.tables[table], &stretch);
+                        contents(&stretch).for_each(|content| pair.model.tell(table, content));
+                    }
+                    if halves {
+                        let parts: Vec<_> =
+                            half_stretches(prompt).iter().flat_map(|stretch| stretch.contents(0)).collect();
+                        pair.pool.tell_parts(pair.tables[table], found, parts[2 * found..].iter().copied());
+                        let parts: Vec<Content> = half_stretches(prompt).iter().flat_map(contents).collect();
+                        let copies = pair.model.tables[table].clone().unwrap();
+                        for (at, copy) in copies.into_iter().enumerate().skip(found) {
+                            pair.model.all[copy].halves = parts[2 * at..2 * at + 2].to_vec();
+                        }
+                    }
+                    pair.pool.close(pair.tables[table], wanted as usize);
+                    pair.model.close(table, wanted as usize);
+                }
+                // What the store has of a prompt is pinned, and let go.
+                6 => pinned += store.open(there(random.below(PROMPTS))),
+                7 | 8 => {
+                    if let Some(table) = store.pick_open(&mut random) {
+                        let all = store.pool.table(store.tables[table]).len();
+                        store.pool.close(store.tables[table], all);
+                        store.model.close(table, all);
+                    }
+                }
+                // One of its blocks is not what it was.
+                _ => {
+                    let stretch = there(random.below(PROMPTS)).swap_remove(0);
+                    let found = store.pool.found(&stretch).to_vec();
+                    if !found.is_empty() {
+                        let at = random.below(found.len());
+                        let content = contents(&stretch).nth(at).unwrap();
+                        let copy = store.model.find(content).unwrap();
+                        lost += usize::from(store.model.all[copy].references > 0);
+                        store.pool.lose(found[at]);
+                        store.model.forget(copy);
+                    }
+                }
+            }
+            pair.compare(stretches);
+            store.compare(there);
+            assert!(store.pool.blocks.len() <= room_there);
+        }
+    }
+    assert!(put > 10_000 && pinned > 1_000 && lost > 20, "{put} {pinned} {lost}");
 }
 
 /// A request's blocks are freed tail first, so its tail goes before its head; the block taken

@@ -1,5 +1,6 @@
 //! `serq up`: what a program names, for real.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use serq_engine::decisions::Decisions;
 use serq_engine::instances::threads;
 use serq_engine::kernels::{Compute, Path};
 use serq_engine::model_files;
-use serq_engine::served::Served;
+use serq_engine::served::{NamedStore, Served};
 
 use super::instance::TransportFlags;
 use crate::failure::Failure;
@@ -49,6 +50,11 @@ pub(crate) struct Up {
     /// How often a request is routed again whose instance is gone or whose KV did not arrive
     #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "processes")]
     retries: u32,
+
+    /// The blocks of a store, a pool that others spill into, are in this file: NAME=FILE. It is made anew, and removed
+    /// at the end
+    #[arg(long = "store-file", value_name = "NAME=FILE", conflicts_with_all = ["modelled", "processes"])]
+    store_files: Vec<String>,
 
     /// Write what the kernel is told and decides to a file, for `serq replay`
     #[arg(long, value_name = "FILE")]
@@ -161,6 +167,26 @@ pub(crate) fn decisions(path: Option<&PathBuf>, served: &Served, modelled: bool)
     Ok(Some(Decisions::new(served, modelled, Box::new(BufWriter::with_capacity(1 << 16, log)))))
 }
 
+/// By member of a pool: the file its blocks are in.
+fn store_files(flags: &[String], stores: &[NamedStore]) -> Result<BTreeMap<u32, PathBuf>, Failure> {
+    let mut files = BTreeMap::new();
+    for flag in flags {
+        let (name, file) = flag
+            .split_once('=')
+            .filter(|(name, file)| !name.is_empty() && !file.is_empty())
+            .ok_or_else(|| Failure::Usage(format!("--store-file {flag}: NAME=FILE is meant")))?;
+        let Some(store) = stores.iter().find(|store| store.name == name) else {
+            let names: Vec<&str> = stores.iter().map(|store| store.name.as_str()).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(Failure::Usage(format!("the program has no store {name}; its stores: {there}")));
+        };
+        if files.insert(store.pool, PathBuf::from(file)).is_some() {
+            return Err(Failure::Usage(format!("{name} has two files")));
+        }
+    }
+    Ok(files)
+}
+
 impl Up {
     pub(crate) fn execute(self) -> Result<(), Failure> {
         if !self.processes && self.transport.argument().is_some() {
@@ -168,14 +194,15 @@ impl Up {
         }
         let served = self.served.served()?;
         let serving = self.served.engine.open()?;
-        let (named, brings) = (served.instances(), served.brings());
+        let (named, stores, brings) = (served.instances(), served.stores(), served.brings());
+        let files = store_files(&self.store_files, &stores)?;
         let decisions = decisions(self.decisions.as_ref(), &served, self.modelled)?;
         let cores = serving.cores;
         let http = Http::listen(self.host, self.port)?;
         let mut processes = None;
         let instances = match (self.modelled, self.processes) {
             (true, _) => Instances::Modelled,
-            (false, false) => Instances::Here,
+            (false, false) => Instances::Here { files: files.clone() },
             (false, true) => {
                 let mut command = self.served.program();
                 command.extend(self.transport.argument());
@@ -201,6 +228,17 @@ impl Up {
             }
             if let Some(processes) = &processes {
                 text += &format!("   {}", processes.describe(nth));
+            }
+            text += "\n";
+        }
+        for store in &stores {
+            let (blocks, block) = (store.memory.blocks, store.memory.block);
+            text += &format!("  {:6} store   block {block}   {blocks} blocks = {} tokens", store.name, blocks * block);
+            if let Some(model) = &model {
+                let megabytes = (blocks * model.kv_layout(block).block_bytes()) as f64 / 1e6;
+                let place =
+                    files.get(&store.pool).map_or_else(|| "in memory".to_owned(), |file| file.display().to_string());
+                text += &format!(", {megabytes:.0} MB   {place}");
             }
             text += "\n";
         }

@@ -212,6 +212,21 @@ impl Backend for EngineBackend {
                 counts.evicted_units,
             );
         }
+        for (pool, store) in look.pools.iter().filter_map(|pool| Some((pool, pool.store?))) {
+            let counts = [
+                ("puts_total", "Blocks put into the store.", store.puts),
+                ("bytes_put_total", "Bytes of the blocks put into the store.", store.bytes_put),
+                ("tokens_read_total", "Tokens whose KV was read from the store.", store.tokens_read),
+                (
+                    "failures_total",
+                    "Blocks that did not hold what was put there, or could not be written.",
+                    store.failures,
+                ),
+            ];
+            for (name, help, value) in counts {
+                add(&format!("serq_store_{name}"), help, true, "pool", &pool.name, value as f64);
+            }
+        }
         for InstanceLook { name, memory, running, steps } in &look.instances {
             let (memory, running) = (&look.pools[*memory], *running as f64);
             add("serq_instance_running", "Requests in the running step.", false, "instance", name, running);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serq_engine::sampler::Token;
 use serq_engine::served::Served;
-use serq_engine::service::{Copied, Ended, Instances, Presence, Run, Transfer};
+use serq_engine::service::{Copied, CopyError, Ended, Instances, Presence, Put, Run, Transfer};
 
 /// In a slot nothing was written to.
 const NOTHING: u32 = u32::MAX;
@@ -27,12 +27,22 @@ struct Pool {
     slots: Vec<u32>,
 }
 
+/// What was put into a store's blocks, whatever they hold now.
+#[derive(Default)]
+struct Kept {
+    blocks: BTreeMap<u32, Vec<u32>>,
+}
+
 /// What is still to end, and what is there.
 #[derive(Default)]
 pub(crate) struct Steps {
     running: VecDeque<(u32, Ended, Vec<Option<Token>>)>,
     copies: Vec<Copying>,
     pools: Vec<Option<Pool>>,
+    /// By pool.
+    stores: BTreeMap<u32, Kept>,
+    /// Reads of stores, and those of blocks that did not hold what was put there.
+    pub(crate) reads: (usize, usize),
     /// By stage: the pool that is its memory.
     memories: BTreeMap<u32, u32>,
     presence: Option<Presence>,
@@ -43,7 +53,7 @@ pub(crate) struct Steps {
 /// A copy that ends when the test says so.
 struct Copying {
     copied: Copied,
-    from: (u32, Vec<u32>),
+    from: (u32, usize, Vec<u32>),
     to: (u32, Vec<u32>),
     tokens: Range<usize>,
     /// It was given up, or one of its instances is gone.
@@ -74,7 +84,14 @@ impl Ledger {
             pools[at] = Some(Pool { block: memory.block, slots: vec![NOTHING; memory.blocks * memory.block] });
             memories.insert(instance.stage, instance.pool);
         }
-        let steps = Arc::new(Mutex::new(Steps { pools, memories, ..Steps::default() }));
+        let mut stores = BTreeMap::new();
+        for store in served.stores() {
+            let (at, memory) = (store.pool as usize, store.memory);
+            pools.resize_with(pools.len().max(at + 1), || None);
+            pools[at] = Some(Pool { block: memory.block, slots: vec![NOTHING; memory.blocks * memory.block] });
+            stores.insert(store.pool, Kept::default());
+        }
+        let steps = Arc::new(Mutex::new(Steps { pools, stores, memories, ..Steps::default() }));
         (Self { steps: Arc::clone(&steps), by_hand, far: false }, steps)
     }
 
@@ -103,7 +120,7 @@ impl Steps {
         }
         match stopped {
             true => copied.tell(Err("it was given up".into())),
-            false => copied.tell(Ok(self.copy((from.0, &from.1), (to.0, &to.1), tokens))),
+            false => copied.tell(Ok(self.copy((from.0, from.1, &from.2), (to.0, &to.1), tokens))),
         }
     }
 
@@ -117,12 +134,38 @@ impl Steps {
         self.running.len() + self.copies.len()
     }
 
-    fn copy(&mut self, from: (u32, &[u32]), to: (u32, &[u32]), tokens: Range<usize>) -> u64 {
+    fn copy(&mut self, from: (u32, usize, &[u32]), to: (u32, &[u32]), tokens: Range<usize>) -> u64 {
         for at in tokens.clone() {
-            let token = *self.pool(from.0).slot(from.1, at);
+            let token = *self.pool(from.0).slot(from.2, at - from.1);
             *self.pool(to.0).slot(to.1, at) = token;
         }
         4 * tokens.len() as u64
+    }
+
+    /// The blocks of a store that these tokens are read from and that do not hold what was put there.
+    fn spoiled(&mut self, from: (u32, usize, &[u32]), tokens: &Range<usize>) -> Vec<u32> {
+        let Some(kept) = self.stores.get(&from.0) else { return Vec::new() };
+        let pool = self.pools[from.0 as usize].as_ref().expect("the pool of a store");
+        let first = from.1 / pool.block;
+        let blocks = &from.2[tokens.start / pool.block - first..tokens.end.div_ceil(pool.block) - first];
+        let holds = |block: u32| &pool.slots[block as usize * pool.block..][..pool.block];
+        let spoiled: Vec<u32> = blocks
+            .iter()
+            .copied()
+            .filter(|block| kept.blocks.get(block).map(Vec::as_slice) != Some(holds(*block)))
+            .collect();
+        self.reads.0 += 1;
+        self.reads.1 += usize::from(!spoiled.is_empty());
+        spoiled
+    }
+
+    /// A slot of a store is something else from now on.
+    pub(crate) fn spoil(&mut self, nth: usize) {
+        let at = nth % self.stores.len();
+        let &store = self.stores.keys().nth(at).expect("it has stores");
+        let pool = self.pool(store);
+        let slot = nth % pool.slots.len();
+        pool.slots[slot] ^= 1;
     }
 
     /// An instance ends, with its step and all it knows; at once or later another one is there.
@@ -183,14 +226,39 @@ impl Instances for Ledger {
 
     fn copy(&mut self, Transfer { from, to, tokens, .. }: Transfer<'_>, copied: Copied) -> Option<u64> {
         let mut steps = self.steps.lock().unwrap();
+        let spoiled = steps.spoiled((from.pool, from.first, from.blocks), &tokens);
+        if !spoiled.is_empty() {
+            copied.tell_all(Err(CopyError::Spoiled(spoiled)));
+            return None;
+        }
         if !self.far {
-            return Some(steps.copy((from.pool, from.blocks), (to.pool, to.blocks), tokens));
+            return Some(steps.copy((from.pool, from.first, from.blocks), (to.pool, to.blocks), tokens));
         }
         let lost =
             [from.pool, to.pool].iter().any(|pool| steps.gone.iter().any(|stage| steps.memories[stage] == *pool));
-        let (from, to) = ((from.pool, from.blocks.to_vec()), (to.pool, to.blocks.to_vec()));
+        let from = (from.pool, from.first, from.blocks.to_vec());
+        let to = (to.pool, to.blocks.to_vec());
         steps.copies.push(Copying { copied, from, to, tokens, stopped: lost, broken: false });
         None
+    }
+
+    fn put(&mut self, Put { pool, block, part, into, to }: Put) {
+        let mut steps = self.steps.lock().unwrap();
+        let size = steps.pool(into).block;
+        let first = part as usize * size;
+        // What is wrong already stays wrong.
+        let lost = !steps.spoiled((pool, 0, &[block]), &(first..first + size)).is_empty();
+        let from = steps.pool(pool);
+        let at = block as usize * from.block + first;
+        assert!(first + size <= from.block, "it is a part of the block");
+        let tokens = from.slots[at..at + size].to_vec();
+        steps.pool(into).slots[to as usize * size..][..size].copy_from_slice(&tokens);
+        let blocks = &mut steps.stores.get_mut(&into).expect("it is a store").blocks;
+        if lost {
+            blocks.remove(&to)
+        } else {
+            blocks.insert(to, tokens)
+        };
     }
 
     fn takes_time(&self) -> bool {

@@ -5,6 +5,7 @@ mod failures;
 mod ledger;
 mod orders;
 mod pair;
+mod store;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,6 +33,11 @@ fn served(path: &str, sets: &[(&str, String)]) -> Served {
 
 /// A program's text, as it is served from there.
 fn compiled(path: &Path, text: &str, sets: &[(&str, String)]) -> Served {
+    compiled_if(path, text, sets).unwrap()
+}
+
+/// The same of one that may be refused.
+fn compiled_if(path: &Path, text: &str, sets: &[(&str, String)]) -> Result<Served, String> {
     let mut read = |path: &str| fs::read_to_string(path).map_err(|error| error.to_string());
     let (mut sources, mut found) = load(Some(path.to_str().unwrap()), text, &mut read);
     let settings = Settings {
@@ -44,7 +50,7 @@ fn compiled(path: &Path, text: &str, sets: &[(&str, String)]) -> Served {
     let (program, more) = compile(&mut sources, &settings);
     found.extend(more);
     let told = serq_lang::diagnostic::render(&sources, &found, serq_lang::diagnostic::Style::Plain);
-    Served::new(program.unwrap_or_else(|| panic!("{told}"))).unwrap()
+    Served::new(program.unwrap_or_else(|| panic!("{told}")))
 }
 
 const PAIR: &str = "examples/local/pd_smollm2.sq";
@@ -215,8 +221,14 @@ fn the_answer_does_not_depend_on_blocks_chunks_or_where_it_is_computed() {
 ///
 /// Where instances are `far`, copies end in any order too, and instances end at any time.
 fn crowd(path: &str, far: bool, seed: u64, requests: u64, sets: &[(&str, String)]) -> Replayed {
+    crowd_served(served(path, sets), far, seed, requests).0
+}
+
+/// The same; where there are stores, their blocks are spoiled at times. Answers how often they were read, too, and how
+/// often in vain.
+fn crowd_served(served: Served, far: bool, seed: u64, requests: u64) -> (Replayed, (usize, usize)) {
     let mut random = Random(seed);
-    let served = served(path, sets);
+    let spoils = !served.stores().is_empty() && !seed.is_multiple_of(3);
     let (ledger, steps) = if far { Ledger::far(&served) } else { Ledger::new(&served, true) };
     let log = Log::default();
     let decisions = Decisions::new(&served, false, Box::new(log.clone()));
@@ -257,6 +269,7 @@ fn crowd(path: &str, far: bool, seed: u64, requests: u64, sets: &[(&str, String)
                 steps.lock().unwrap().lose(random.below(8) as usize, back);
             }
             6 if far && random.below(3) == 0 => steps.lock().unwrap().all_back(),
+            7 if spoils => steps.lock().unwrap().spoil(random.below(1 << 30) as usize),
             _ if running > 0 => steps.lock().unwrap().end(random.below(running as u64) as usize),
             _ => {}
         }
@@ -288,7 +301,8 @@ fn crowd(path: &str, far: bool, seed: u64, requests: u64, sets: &[(&str, String)
             assert_eq!(tokens, expected(&one.prompt, tokens.len()));
         }
     }
-    setup.replay()
+    let reads = steps.lock().unwrap().reads;
+    (setup.replay(), reads)
 }
 
 fn crowds(path: &str, far: bool, count: u64, requests: u64) -> Replayed {
@@ -306,14 +320,17 @@ fn crowds(path: &str, far: bool, count: u64, requests: u64) -> Replayed {
             ("B", ["16", "64", "512"][seed as usize / 3 % 3].into()),
             ("seats", ["2", "16"][seed as usize % 2].into()),
         ];
-        let replayed = crowd(path, far, seed, requests, &sets);
-        all.facts += replayed.facts;
-        all.decisions += replayed.decisions;
-        all.requests += replayed.requests;
-        all.preemptions += replayed.preemptions;
-        all.evicted += replayed.evicted;
+        add(&mut all, crowd(path, far, seed, requests, &sets));
     }
     all
+}
+
+fn add(all: &mut Replayed, replayed: Replayed) {
+    all.facts += replayed.facts;
+    all.decisions += replayed.decisions;
+    all.requests += replayed.requests;
+    all.preemptions += replayed.preemptions;
+    all.evicted += replayed.evicted;
 }
 
 /// The answers are right, nothing is left, and a fresh kernel decides every log the same.

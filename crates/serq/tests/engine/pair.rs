@@ -16,7 +16,7 @@ use serq_engine::workers::Workers;
 use crate::{PAIR, Random, ask_for, collect, compiled, nothing_is_left, root};
 
 /// The answer as one text alone, token by token, in one block.
-fn alone(model: &Model, prompt: &[u32], max_tokens: usize, sampling: &Sampling) -> Vec<u32> {
+pub(crate) fn alone(model: &Model, prompt: &[u32], max_tokens: usize, sampling: &Sampling) -> Vec<u32> {
     let workers = Workers::new(1);
     let layout = model.kv_layout(prompt.len() + max_tokens);
     let store = KvStore::new(layout, 1).unwrap();

@@ -85,11 +85,29 @@ fn trace(requests: &[Request]) -> TraceFile {
 }
 
 fn replay(setting: &Setting, prefix: &str, count: usize) -> String {
-    let Setting { cap, block, more, early } = setting;
-    let load = if *early { "load kv (new - cached);" } else { "" };
+    let Setting { cap, block, more, early, store } = setting;
+    let load = match store {
+        Some(_) => {
+            "set have = cached;
+            hold store (cachedin(store)) {
+              observe stored = cached;
+              set more = min(cached, new - have);
+              load kv (more);
+            } cache (cached)
+            load kv (new - have - more);"
+        }
+        None if *early => "load kv (new - cached);",
+        None => "",
+    };
+    let (spill, there) = store.map_or_else(Default::default, |(cap, block)| {
+        let there = format!("pool store {{ cap {}; block {block}; share prefixes; }}", cap as u64 * block);
+        ("spill store via bus (0.001 * size) when (1);", there)
+    });
     format!(
-        "pool kv {{ cap {}; block {block}; share prefixes; }}
+        "pool kv {{ cap {}; block {block}; share prefixes; {spill} }}
+        {there}
         stage desk : delay;
+        stage bus : delay;
         workload {{ arrive trace; trace \"requests\"; {prefix} }}
         session {{
           turn;
@@ -109,6 +127,7 @@ fn replay(setting: &Setting, prefix: &str, count: usize) -> String {
 fn a_replay_is_what_the_model_plays() {
     let mut random = Random(1);
     let (mut found, mut evicted, mut waited) = (0, 0, 0);
+    let (mut loaded, mut behind, mut spilled, mut lost) = (0, 0, 0, 0);
     for round in 0..60 {
         let block = [512, 128, 300, 1024, 64][round % 5];
         let count = 150;
@@ -123,7 +142,13 @@ fn a_replay_is_what_the_model_plays() {
         }
         let more = random.below(3) * 100;
         let most = requests.iter().map(|request| (request.new + more).div_ceil(block)).max().unwrap();
-        let setting = Setting { cap: most * (1 + random.below(4)), block, more, early: random.below(2) == 1 };
+        let mut setting =
+            Setting { cap: most * (1 + random.below(4)), block, more, early: random.below(2) == 1, store: None };
+        if round % 4 != 0 {
+            let parts = [1, 1, 2, 4][random.below(4) as usize];
+            setting.early = true;
+            setting.store = Some((1 + (random.below(4) * setting.cap * parts) as usize, block / parts));
+        }
         let program = link("replay.sq", &replay(&setting, prefix, requests.len()), &Settings::default());
         let outcome = run(&program, Some(&trace(&requests)));
         let played = play(&requests, &setting);
@@ -133,7 +158,24 @@ fn a_replay_is_what_the_model_plays() {
             samples.iter().map(|sample| (sample.session as usize, sample.time, sample.value as u64)).collect();
         assert_eq!(ours, played.admitted, "round {round}");
         let pool = &outcome.report.pools[0];
-        assert_eq!((outcome.report.end, pool.evicted_units), (played.end, (played.evicted * block) as f64));
+        assert_eq!(pool.evicted_units, (played.evicted * block) as f64);
+        match &setting.store {
+            // What is spilled last may be written after the last end.
+            None => assert_eq!(outcome.report.end, played.end),
+            Some((_, block)) => {
+                let ours: Vec<(usize, f64, u64)> = self::samples(&program, &outcome, "stored")
+                    .iter()
+                    .map(|sample| (sample.session as usize, sample.time, sample.value as u64))
+                    .collect();
+                assert_eq!(ours, played.stored, "round {round}");
+                let there = &outcome.report.pools[1];
+                assert_eq!((pool.spills, there.evicted_units), (played.spilled, (played.evicted_there * block) as f64));
+                assert_eq!((there.left, there.in_use_at_end), (0.0, 0.0));
+                loaded += ours.iter().filter(|(.., tokens)| *tokens > 0).count();
+                behind += ours.iter().zip(&played.admitted).filter(|(there, here)| there.2 > 0 && here.2 > 0).count();
+                (spilled, lost) = (spilled + played.spilled, lost + played.evicted_there);
+            }
+        }
         let mean = |integral: f64| integral * block as f64 / played.end;
         for (ours, theirs) in [(pool.mean_used, mean(played.allocated)), (pool.mean_cached, mean(played.cached))] {
             assert!((ours - theirs).abs() <= 1e-9 * theirs.max(1.0), "round {round}: {ours}, not {theirs}");
@@ -144,6 +186,7 @@ fn a_replay_is_what_the_model_plays() {
         waited += usize::from(pool.mean_wait > 0.0);
     }
     assert!(found > 1_000 && evicted > 5_000 && waited > 30, "{found} {evicted} {waited}");
+    assert!(loaded > 500 && behind > 300 && spilled > 3_000 && lost > 1_000, "{loaded} {behind} {spilled} {lost}");
 }
 
 /// What the session with number 2 finds of a prefix of two blocks of 4 tokens at time 2, when

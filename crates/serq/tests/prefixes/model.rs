@@ -7,6 +7,12 @@
 //!   run desk (out);
 //! } cache (new + more)
 //! ```
+//!
+//! With a store, into which kv spills, what that has of the prompt is loaded from there first:
+//!
+//! ```text
+//!   hold store (cachedin(store)) { load kv (min(cached, new - have)); } cache (cached)
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,6 +43,8 @@ pub(crate) struct Setting {
     pub(crate) block: u64,
     pub(crate) more: u64,
     pub(crate) early: bool,
+    /// A store: how many blocks, and the tokens of each. Where there is one, it is `early`.
+    pub(crate) store: Option<(usize, u64)>,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -44,6 +52,11 @@ pub(crate) struct Played {
     /// Of each request, in the order of admission: which, when, and the tokens it found.
     pub(crate) admitted: Vec<(usize, f64, u64)>,
     pub(crate) evicted: u64,
+    /// Of each request, in the order of admission: which, when, and the tokens that the store had beyond those.
+    pub(crate) stored: Vec<(usize, f64, u64)>,
+    /// Blocks that went to the store, at least in part; the store's that it evicted.
+    pub(crate) spilled: u64,
+    pub(crate) evicted_there: u64,
     /// ∫ allocated and cached blocks over time, up to the last end.
     pub(crate) allocated: f64,
     pub(crate) cached: f64,
@@ -55,11 +68,26 @@ struct Held {
     blocks: Vec<usize>,
 }
 
+/// Where somebody who goes on is.
+enum At {
+    /// Its hold was admitted.
+    Hold,
+    /// So was that of the store.
+    Store,
+}
+
 struct Play<'a> {
     requests: &'a [Request],
     setting: &'a Setting,
     waiting: VecDeque<usize>,
-    ready: VecDeque<usize>,
+    ready: VecDeque<(usize, At)>,
+    /// Who waits for the store.
+    asking: VecDeque<usize>,
+    /// The store's blocks that nobody reads, the next to go first, and those that are read, by whom.
+    store: Vec<Content>,
+    pinned: BTreeMap<usize, Vec<Content>>,
+    /// What each copy's parts hold, in the store's blocks.
+    parts: BTreeMap<usize, Vec<Content>>,
     held: BTreeMap<usize, Held>,
     /// Blocks that were ever computed or are being: what each holds, and when that was told.
     copies: Vec<(Option<Content>, u64)>,
@@ -79,6 +107,10 @@ pub(crate) fn play(requests: &[Request], setting: &Setting) -> Played {
         setting,
         waiting: VecDeque::new(),
         ready: VecDeque::new(),
+        asking: VecDeque::new(),
+        store: Vec::new(),
+        pinned: BTreeMap::new(),
+        parts: BTreeMap::new(),
         held: BTreeMap::new(),
         copies: Vec::new(),
         told: 0,
@@ -121,7 +153,12 @@ impl Play<'_> {
 
     /// What the request's block at a place holds.
     fn content(&self, who: usize, at: u64) -> Content {
-        let (request, size) = (&self.requests[who], self.setting.block);
+        self.content_in(self.setting.block, who, at)
+    }
+
+    /// The same in blocks of another size.
+    fn content_in(&self, size: u64, who: usize, at: u64) -> Content {
+        let request = &self.requests[who];
         let last = (at + 1) * size - 1;
         let owner = match request.group {
             Some((group, tokens)) if last < tokens => Owner::Group(group),
@@ -176,10 +213,60 @@ impl Play<'_> {
             }
             self.held.insert(who, Held { blocks });
             while self.allocated() + self.unused.len() as u64 > self.setting.cap {
-                self.unused.remove(0);
+                let copy = self.unused.remove(0);
                 self.played.evicted += 1;
+                self.spill(copy);
             }
-            self.ready.push_back(who);
+            self.ready.push_back((who, At::Hold));
+        }
+    }
+
+    /// An evicted copy's parts are put into the store: what is there is used now.
+    fn spill(&mut self, copy: usize) {
+        let Some((cap, _)) = self.setting.store else { return };
+        let mut put = false;
+        for part in self.parts[&copy].clone() {
+            if self.pinned.values().flatten().any(|&content| content == part) {
+                continue;
+            }
+            if let Some(at) = self.store.iter().position(|&content| content == part) {
+                self.store.remove(at);
+                self.store.push(part);
+                continue;
+            }
+            if self.pinned_there().len() + self.store.len() == cap {
+                if self.store.is_empty() {
+                    continue;
+                }
+                self.store.remove(0);
+                self.played.evicted_there += 1;
+            }
+            self.store.push(part);
+            put = true;
+        }
+        self.played.spilled += u64::from(put);
+    }
+
+    fn pinned_there(&self) -> Vec<Content> {
+        let mut all: Vec<Content> = self.pinned.values().flatten().copied().collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Whoever asks the store gets what it has.
+    fn admit_there(&mut self) {
+        let Some((_, size)) = self.setting.store else { return };
+        while let Some(who) = self.asking.pop_front() {
+            let pinned = self.pinned_there();
+            let is_there = |content: &Content| self.store.contains(content) || pinned.contains(content);
+            // What kv had is not asked for.
+            let first = self.played.admitted.iter().find(|(of, ..)| *of == who).unwrap().2 / size;
+            let found: Vec<Content> = (first..).map(|at| self.content_in(size, who, at)).take_while(is_there).collect();
+            self.played.stored.push((who, self.now, found.len() as u64 * size));
+            self.store.retain(|content| !found.contains(content));
+            self.pinned.insert(who, found);
+            self.ready.push_back((who, At::Store));
         }
     }
 
@@ -191,6 +278,11 @@ impl Play<'_> {
             if self.copies[copy].0.is_none() {
                 self.told += 1;
                 self.copies[copy] = (Some(content), self.told);
+                if let Some((_, size)) = self.setting.store {
+                    let parts = self.setting.block / size;
+                    let parts = (at * parts..(at + 1) * parts).map(|at| self.content_in(size, who, at)).collect();
+                    self.parts.insert(copy, parts);
+                }
             }
         }
     }
@@ -198,19 +290,39 @@ impl Play<'_> {
     fn settle(&mut self) {
         loop {
             self.admit();
+            self.admit_there();
             if self.ready.is_empty() {
                 return;
             }
-            while let Some(who) = self.ready.pop_front() {
-                let request = &self.requests[who];
+            while let Some((who, at)) = self.ready.pop_front() {
+                let size = self.setting.block;
+                let new = self.requests[who].new;
+                if self.setting.store.is_some() && matches!(at, At::Hold) {
+                    self.asking.push_back(who);
+                    self.admit_there();
+                    continue;
+                }
+                let is_own = |play: &Self, at| matches!(play.content(who, at).0, Owner::Session(_));
+                let shared = (0..new / size).take_while(|&at| !is_own(self, at)).count() as u64;
+                if let At::Store = at {
+                    // What is loaded is found at once; then the store is given back, and whoever waits is tried.
+                    let (admitted, stored) = (&self.played.admitted, &self.played.stored);
+                    let of = |all: &[(usize, f64, u64)]| all.iter().find(|(of, ..)| *of == who).unwrap().2;
+                    let there = new.min(of(admitted) + of(stored));
+                    self.tell(who, shared.min(there / size));
+                    for content in self.pinned.remove(&who).unwrap().into_iter().rev() {
+                        if !self.pinned.values().flatten().any(|&other| other == content) {
+                            self.store.push(content);
+                        }
+                    }
+                    self.admit();
+                    self.admit_there();
+                }
                 if self.setting.early {
-                    let shared = (0..request.new / self.setting.block)
-                        .take_while(|&at| !matches!(self.content(who, at).0, Owner::Session(_)))
-                        .count();
-                    self.tell(who, shared as u64);
+                    self.tell(who, shared);
                 }
                 self.order += 1;
-                self.ends.push((self.now + request.out as f64, self.order, who));
+                self.ends.push((self.now + self.requests[who].out as f64, self.order, who));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! KV on its way from one request's blocks to its others: the kernel's reads, and what goes before they begin.
 
 use super::super::live::Copying;
-use super::super::{Copied, Span, Told, Transfer};
+use super::super::{Copied, CopyError, Span, Told, Transfer};
 use super::losses::{Going, Loss};
 use super::{Driver, Fact};
 
@@ -17,7 +17,14 @@ pub(super) struct Read {
 impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// A read: its bytes are copied, or where time is modelled only counted. Answers whether that is done.
     pub(super) fn start_flow(&mut self, job: u32) -> bool {
-        let Some(flow) = self.kernel.flow(job) else { return true };
+        let Some(flow) = self.kernel.flow(job) else {
+            // What may fail has failed by then, and the kernel knows.
+            let late = self.kernel.comes_late(job).filter(|_| !MODELLED && !self.kernel.may_fail(job));
+            let Some(session) = late else { return true };
+            self.mark_lost(session, "what it was to read was given away first", Loss { spent: true, waits: false });
+            self.late.push(session);
+            return false;
+        };
         let session = flow.session;
         // For the kernel its rest gets less as time goes by.
         let read = *self.reads.entry(session).or_insert(Read { job, began: self.time, tokens: flow.tokens });
@@ -31,7 +38,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let start = live.computed(&flow.to);
         let upto = (start + read.tokens.ceil() as usize).min(from_computed);
         let upto = upto.min(self.served.room(&flow.from)).min(self.served.room(&flow.to));
-        if start >= upto {
+        if start >= upto || start < flow.from.first as usize {
             live.figures.transfer_wait += self.time - read.began;
             return true;
         }
@@ -53,7 +60,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         let lost = self.going.iter().find(|(stage, _)| copying.touches(self.served.instances[**stage as usize]));
         let moved = match lost {
             Some((_, Going { why, .. })) => {
-                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(why.clone()) });
+                self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(CopyError::Failed(why.clone())) });
                 None
             }
             None => {
@@ -113,7 +120,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
     }
 
     /// A copy is over, and nothing of it touches a block any more.
-    pub(super) fn end_copy(&mut self, copy: u64, moved: Result<u64, String>) {
+    pub(super) fn end_copy(&mut self, copy: u64, moved: Result<u64, CopyError>) {
         let Some(copying) = self.copying.remove(&copy) else { return };
         let session = copying.session;
         let time = self.now();
@@ -135,7 +142,15 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             // Who had anything there is routed again with everybody else.
             (Err(_), Some(_))
                 if self.going.keys().any(|&stage| copying.touches(self.served.instances[stage as usize])) => {}
-            (Err(why), Some(_)) => {
+            // They are found no more, so what comes again asks for less.
+            (Err(CopyError::Spoiled(blocks)), Some(_)) => {
+                self.forget(copying.pools[0], blocks);
+                if let Some(live) = self.live.get_mut(&session) {
+                    (live.again, live.waits) = (true, false);
+                }
+                self.cancel(session);
+            }
+            (Err(CopyError::Failed(why)), Some(_)) => {
                 self.mistrust(copying.pools[0]);
                 self.mark_lost(session, &why, Loss { spent: true, waits: false });
                 self.cancel(session);
@@ -161,9 +176,26 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
         }
     }
 
+    /// Blocks of a store do not hold what was put there.
+    fn forget(&mut self, pool: u32, blocks: Vec<u32>) {
+        for block in blocks {
+            let time = self.now();
+            self.tell(Fact::Spoiled { time, pool, block });
+        }
+    }
+
     /// A read did not bring what it was to bring.
-    fn fail_read(&mut self, session: u64, job: u32, from: u32, why: String) {
-        self.mistrust(from);
+    fn fail_read(&mut self, session: u64, job: u32, from: u32, why: CopyError) {
+        let why = match why {
+            CopyError::Failed(why) => {
+                self.mistrust(from);
+                why
+            }
+            CopyError::Spoiled(blocks) => {
+                self.forget(from, blocks);
+                "what a store has is not what was put there".to_owned()
+            }
+        };
         self.reads.remove(&session);
         if let Some(live) = self.live.get_mut(&session) {
             if let Some(flow) = self.kernel.flow(job) {

@@ -10,7 +10,7 @@ use serq_engine::chat::{ChatOptions, Message};
 use serq_engine::instances::LocalInstances;
 use serq_engine::request::{Event, Figures, Finish};
 use serq_engine::served::Served;
-use serq_engine::service::{Copied, Ended, Instances, Run, Service, Transfer};
+use serq_engine::service::{Copied, Ended, Instances, Put, Run, Service, Transfer};
 use serq_engine::tokenizer::Specials;
 
 use super::{Sabotage, ask, programs};
@@ -124,6 +124,10 @@ impl Instances for Sabotaged {
     fn copy(&mut self, mut transfer: Transfer<'_>, copied: Copied) -> Option<u64> {
         transfer.tokens.start += transfer.tokens.len() / 2;
         self.0.copy(transfer, copied)
+    }
+
+    fn put(&mut self, put: Put) {
+        self.0.put(put);
     }
 }
 
