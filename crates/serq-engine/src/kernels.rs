@@ -45,6 +45,8 @@ mod rotate;
 mod tests;
 mod tile;
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::fmt;
 use std::str::FromStr;

@@ -3,10 +3,10 @@
 //! Products and sums are fused where `mul_add` says so. Products of bytes are sums of 16 bits
 //! on their way, which are kept from saturating.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::vector::{Kernel, Vector};
+use super::x86;
 
 /// Eight lanes. A value exists only where [`Avx2::detect`] found the instructions.
 #[derive(Clone, Copy)]
@@ -26,30 +26,7 @@ fn called(v: Avx2, kernel: impl Kernel) {
     kernel.run(v);
 }
 
-/// In this order: the compiler reads all numbers of a tile's step first, and has no registers
-/// left for the sums.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-unsafe fn add_two_products(sums: [__m256; 2], number: *const f32, others: [__m256; 2]) -> [__m256; 2] {
-    let [mut first, mut second] = sums;
-    let _number: __m256;
-    // SAFETY: the caller says that the number is there.
-    unsafe {
-        asm!(
-            "vbroadcastss {number}, dword ptr [{at}]",
-            "vfmadd231ps {first}, {number}, {one}",
-            "vfmadd231ps {second}, {number}, {other}",
-            at = in(reg) number,
-            number = out(ymm_reg) _number,
-            first = inout(ymm_reg) first,
-            second = inout(ymm_reg) second,
-            one = in(ymm_reg) others[0],
-            other = in(ymm_reg) others[1],
-            options(readonly, nostack, preserves_flags),
-        );
-    }
-    [first, second]
-}
+x86::two_products!(__m256, ymm_reg, "avx2,fma");
 
 // SAFETY of all calls below: a value of `Avx2` proves the instructions. Where a pointer is
 // followed, the caller says that as many numbers are there as the vector has.

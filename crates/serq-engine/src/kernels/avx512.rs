@@ -4,10 +4,10 @@
 //! Products and sums are fused where `mul_add` says so. `vdpbf16ps` takes subnormal numbers
 //! for 0, and so does `vcvtneps2bf16`.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::vector::{Kernel, Vector};
+use super::x86;
 
 /// Sixteen lanes. A value exists only where [`Avx512::detect`] found the instructions.
 #[derive(Clone, Copy)]
@@ -46,30 +46,7 @@ fn called_with_pairs(v: Avx512<true>, kernel: impl Kernel) {
     kernel.run(v);
 }
 
-/// In this order: the compiler reads all numbers of a tile's step first, and has no registers
-/// left for the sums.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn add_two_products(sums: [__m512; 2], number: *const f32, others: [__m512; 2]) -> [__m512; 2] {
-    let [mut first, mut second] = sums;
-    let _number: __m512;
-    // SAFETY: the caller says that the number is there.
-    unsafe {
-        asm!(
-            "vbroadcastss {number}, dword ptr [{at}]",
-            "vfmadd231ps {first}, {number}, {one}",
-            "vfmadd231ps {second}, {number}, {other}",
-            at = in(reg) number,
-            number = out(zmm_reg) _number,
-            first = inout(zmm_reg) first,
-            second = inout(zmm_reg) second,
-            one = in(zmm_reg) others[0],
-            other = in(zmm_reg) others[1],
-            options(readonly, nostack, preserves_flags),
-        );
-    }
-    [first, second]
-}
+x86::two_products!(__m512, zmm_reg, "avx512f");
 
 // SAFETY of all calls below: a value of `Avx512` proves the instructions. Where a pointer is
 // followed, the caller says that as many numbers are there as the vector has.
