@@ -20,6 +20,7 @@
 //! - Only a queue's head is tried.
 
 use serq_ir::BuiltIn;
+use smallvec::SmallVec;
 
 use crate::code::{HoldCode, Op};
 use crate::expression::{Expr, Frame, NO_VARIABLES, NOBODY};
@@ -337,6 +338,8 @@ impl<'p> Kernel<'p> {
         self.admission_next += 1;
         let first_share = self.sessions[slot as usize].shares.len() as u32;
         let mut cached: f64 = 0.0;
+        // They are the session's when all are there: what a store is to have besides was counted without them.
+        let mut shares = SmallVec::<[Share; 4]>::new();
         for (at, &quanta) in units.iter().enumerate() {
             let pool = self.sessions[slot as usize].members[at];
             let (table, taken) = if self.pools[pool as usize].addressed.is_some() {
@@ -353,9 +356,10 @@ impl<'p> Kernel<'p> {
             state.counts.admissions += 1;
             self.touch_pool(pool, USED | HOLDERS);
             let share = Share { pool, quanta, taken, slack, released: false, counted: true, table };
-            self.sessions[slot as usize].shares.push(share);
+            shares.push(share);
             self.evict(world, pool, 0.0)?;
         }
+        self.sessions[slot as usize].shares.extend(shares);
         self.set_attribute(slot, BuiltIn::Cached as u32, cached);
         let now = self.now;
         let session = &mut self.sessions[slot as usize];
