@@ -91,7 +91,17 @@ impl Path {
 
     /// Whether bf16 are multiplied in pairs, or else widened and multiplied as singles.
     fn multiplies_pairs(self) -> bool {
-        matches!(self, Self::Portable | Self::Avx512Bf16)
+        match self {
+            Self::Portable => portable::Portable::PAIRS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::Avx2::PAIRS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx512::Avx512::<false>::PAIRS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => avx512::Avx512::<true>::PAIRS,
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => panic!("{}", PathError::NotHere(self)),
+        }
     }
 
     /// Whether this machine has it.

@@ -193,6 +193,12 @@ pub enum Order {
     By(Vec<Expr>),
 }
 
+/// How many blocks of another size one is, where that is a whole number up to 65 536.
+pub fn whole_blocks(block: f64, there: f64) -> Option<u32> {
+    let parts = (block / there).round();
+    ((1.0..=65_536.0).contains(&parts) && parts * there == block).then_some(parts as u32)
+}
+
 /// `spill T via L (work) when (condition)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -700,6 +706,11 @@ impl Expr {
     pub fn each<'e>(&'e self, visit: &mut dyn FnMut(&'e Self)) {
         visit(self);
         self.children().for_each(|child| child.each(visit));
+    }
+
+    /// Whether it is what only the entry of one session has: a block that is shared has no such thing.
+    pub fn is_of_an_entry(&self) -> bool {
+        matches!(self, Self::Attribute(_) | Self::Context(Context::Age | Context::Last | Context::Waiting))
     }
 
     /// Whether this expression, or one inside it, is as `test` says.

@@ -125,18 +125,6 @@ impl Moment {
     }
 }
 
-/// How many blocks of the second pool one of the first is, where that is a whole number up to 65 536.
-fn parts(pool: &Pool, to: &Pool) -> Option<f64> {
-    let (block, there) = (pool.block?.0, to.block?.0);
-    let parts = (block / there).round();
-    ((1.0..=65_536.0).contains(&parts) && parts * there == block).then_some(parts)
-}
-
-/// What belongs to one session's entry: a block that is shared has no such thing.
-fn of_an_entry(expr: &Expr) -> bool {
-    matches!(expr, Expr::Attribute(_) | Expr::Context(Context::Age | Context::Last | Context::Waiting))
-}
-
 struct Verifier<'p> {
     program: &'p Program,
 }
@@ -246,16 +234,19 @@ impl Verifier<'_> {
             self.expr(&spill.work, Moment::Evict)?;
             self.expr(&spill.when, Moment::Evict)?;
             if pool.share_prefixes {
-                ensure(parts(pool, to).is_some(), || {
+                let parts = pool.block.zip(to.block).and_then(|(block, there)| whole_blocks(block.0, there.0));
+                ensure(parts.is_some(), || {
                     format!("its blocks are not so many whole ones of `{}`, which it spills into", to.name)
                 })?;
                 let own = self.program.pools.iter().position(|of| std::ptr::eq(of, pool));
                 let comes = |of: &Pool| of.spill.as_ref().is_some_and(|spill| Some(spill.pool.pool as usize) == own);
-                ensure(parts(pool, to) == Some(1.0) || !self.program.pools.iter().any(comes), || {
+                ensure(parts == Some(1) || !self.program.pools.iter().any(comes), || {
                     format!("what is spilled into it has no names in the smaller blocks of `{}`", to.name)
                 })?;
                 for expr in [&spill.work, &spill.when] {
-                    ensure(!expr.any(&of_an_entry), || "a spill of shared blocks reads what an entry has".into())?;
+                    ensure(!expr.any(&Expr::is_of_an_entry), || {
+                        "a spill of shared blocks reads what an entry has".into()
+                    })?;
                 }
             }
         }

@@ -621,9 +621,9 @@ impl<'a> Builder<'a> {
                     work: self.expr(&spill.work),
                     when: self.expr(&spill.when),
                 });
-                let parts = pool.spill.as_ref().map_or(0.0, |spill| {
-                    let there = self.program.pools[spill.pool.pool as usize].block;
-                    pool.block.zip(there).map_or(0.0, |(block, there)| (block.0 / there.0).round())
+                let parts = pool.spill.as_ref().and_then(|spill| {
+                    let there = self.program.pools[spill.pool.pool as usize].block?;
+                    ir::whole_blocks(pool.block?.0, there.0)
                 });
                 let mut reads = Reads::default();
                 if let ir::Evict::By(keys) = &pool.evict {
@@ -646,7 +646,7 @@ impl<'a> Builder<'a> {
                     share_prefixes: pool.share_prefixes,
                     found_scheduled: pool.found_scheduled,
                     spill,
-                    parts: parts as u32,
+                    parts: parts.unwrap_or(0),
                     store: pool.share_prefixes && self.is_store(family as u32),
                     snapshots: reads.attributes,
                     memory_of: Vec::new(),

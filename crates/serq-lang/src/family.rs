@@ -288,18 +288,13 @@ impl<'a> Linker<'a> {
                 let (block, block_there) = (self.names.pools[pool].block, self.names.pools[to].block);
                 // A block that is missing is told where `share prefixes` stands.
                 let (Some(block), Some(block_there)) = (block, block_there) else { return Err(Reported) };
-                let parts = (block / block_there).round();
-                let owned = |expr: &ir::Expr| {
-                    use ir::Context::{Age, Last, Waiting};
-                    matches!(expr, ir::Expr::Attribute(_) | ir::Expr::Context(Age | Last | Waiting))
-                };
-                if !((1.0..=65_536.0).contains(&parts) && parts * block_there == block) {
+                if ir::whole_blocks(block, block_there).is_none() {
                     (
                         format!("a block of {block} is no whole number of `{name}`'s, which have {block_there}"),
                         (shared, "shared here"),
                         format!("give `{name}` a block that divides {block}"),
                     )
-                } else if read.iter().any(|expr| expr.any(&owned)) {
+                } else if read.iter().any(|expr| expr.any(&ir::Expr::is_of_an_entry)) {
                     (
                         "a block of several sessions has no age and no owner whose attributes could be read".to_owned(),
                         (shared, "shared here"),

@@ -46,6 +46,13 @@ pub use greeting::Token;
 pub(crate) use link::lock;
 pub use node::{Node, Options};
 
+/// Whether bytes from a place on are within one of a window's ranges of (place, bytes).
+pub(crate) fn lie_in(ranges: &[(u64, u64)], place: u64, bytes: u64) -> bool {
+    ranges.iter().any(|&(first, count)| {
+        place >= first && place.checked_add(bytes).is_some_and(|end| end <= first.saturating_add(count))
+    })
+}
+
 /// One link of a node, never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);

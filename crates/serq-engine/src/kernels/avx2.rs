@@ -85,18 +85,8 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_products<const WIDTH: usize>(
-        self,
-        sums: &mut [__m256; WIDTH],
-        number: *const f32,
-        others: &[__m256; WIDTH],
-    ) {
-        for at in (0..WIDTH).step_by(2) {
-            unsafe {
-                let [first, second] = add_two_products([sums[at], sums[at + 1]], number, [others[at], others[at + 1]]);
-                (sums[at], sums[at + 1]) = (first, second);
-            }
-        }
+    unsafe fn add_two_products(self, sums: [__m256; 2], number: *const f32, others: [__m256; 2]) -> [__m256; 2] {
+        unsafe { add_two_products(sums, number, others) }
     }
 
     #[inline(always)]

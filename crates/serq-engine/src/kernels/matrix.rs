@@ -150,23 +150,22 @@ impl Matrix {
         let unit = if self.gated { 2 } else { 1 };
         let units = self.panels.len() / unit;
         let many = x.rows() >= MANY_ROWS;
-        let singles = self.panels.first().is_some_and(|panel| panel.format.is_singles(self.path));
-        let (rows, columns) = match (many, singles) {
-            // Weights come from memory, best in long runs.
-            (false, _) => (x.rows().max(1), 1),
+        let singles = many && self.panels.first().is_some_and(|panel| panel.format.is_singles(self.path));
+        let (rows, columns) = if singles {
+            let columns = self.panels.len() / (SINGLES_PANELS * workers.count());
+            (rows_at_once(x, SINGLES_ROWS, SINGLES_ROWS_BYTES), columns.clamp(1, 4))
+        } else if many {
             // A worker that is held up keeps the others waiting for one part only.
-            (true, false) => (rows_at_once(x, usize::MAX, ROWS_BYTES), 4),
-            (true, true) => {
-                let columns = self.panels.len() / (SINGLES_PANELS * workers.count());
-                (rows_at_once(x, SINGLES_ROWS, SINGLES_ROWS_BYTES), columns.clamp(1, 4))
-            }
+            (rows_at_once(x, usize::MAX, ROWS_BYTES), 4)
+        } else {
+            // Weights come from memory, best in long runs.
+            (x.rows().max(1), 1)
         };
         let columns = workers.count() * columns;
         workers.run(columns * x.rows().div_ceil(rows), &|_, part| {
             let (first, column) = (part / columns * rows, part % columns);
             let panels = &self.panels[units * column / columns * unit..units * (column + 1) / columns * unit];
             let end = x.rows().min(first + rows);
-            let singles = many && singles;
             dispatch(self.path, Part { matrix: self, panels, rows: x.view(), first, end, singles, to });
         });
     }

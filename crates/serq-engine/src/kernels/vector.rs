@@ -39,7 +39,14 @@ pub(super) trait Vector: Copy {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// a·b + c, rounded once where the path says so.
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// Adds to each sum the product of one number with each of the others.
+    /// Adds to two sums the products of one number with two others.
+    #[inline(always)]
+    unsafe fn add_two_products(self, sums: [Self::F; 2], number: *const f32, others: [Self::F; 2]) -> [Self::F; 2] {
+        // SAFETY: the caller says that the number is there.
+        let number = self.splat(unsafe { number.read_unaligned() });
+        [self.mul_add(number, others[0], sums[0]), self.mul_add(number, others[1], sums[1])]
+    }
+    /// The same with an even number of them.
     #[inline(always)]
     unsafe fn add_products<const WIDTH: usize>(
         self,
@@ -47,10 +54,10 @@ pub(super) trait Vector: Copy {
         number: *const f32,
         others: &[Self::F; WIDTH],
     ) {
-        // SAFETY: the caller says that the number is there.
-        let number = self.splat(unsafe { number.read_unaligned() });
-        for (sum, other) in sums.iter_mut().zip(others) {
-            *sum = self.mul_add(number, *other, *sum);
+        for at in (0..WIDTH).step_by(2) {
+            // SAFETY: the caller's word.
+            let two = unsafe { self.add_two_products([sums[at], sums[at + 1]], number, [others[at], others[at + 1]]) };
+            [sums[at], sums[at + 1]] = two;
         }
     }
     fn min(self, a: Self::F, b: Self::F) -> Self::F;

@@ -146,6 +146,7 @@ pub(super) fn drive<const MODELLED: bool>(
     while driver.wait() {}
     driver.close();
 }
+
 impl<const MODELLED: bool> Driver<'_, MODELLED> {
     /// The time of a fact that is told now. It never goes back.
     fn now(&mut self) -> f64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serq_kernel::Held;
 
-use super::Ticket;
+use super::{Ticket, Transfer};
 use crate::request::{Figures, Finish, Stops, Voice};
 use crate::sampler::{Sampling, Token};
 
@@ -125,6 +125,11 @@ pub(super) struct Copying {
 }
 
 impl Copying {
+    pub(super) fn of(session: u64, transfer: &Transfer<'_>, admission: u64, job: Option<u32>) -> Self {
+        let pools = [transfer.from.pool, transfer.to.pool];
+        Self { session, pools, admission, tokens: transfer.tokens.clone(), job, spoiled: false }
+    }
+
     /// Whether it reads or writes an instance's memory.
     pub(super) fn touches(&self, memory: Option<u32>) -> bool {
         self.pools.iter().any(|&pool| Some(pool) == memory)

@@ -25,7 +25,7 @@ use super::exchange::{Connector, Links, Look};
 use super::mailbox::Mailbox;
 use crate::memory::Region;
 use crate::protocol::Config;
-use crate::transport::{Event, LinkId, Piece, PostId, Way, WindowId, lock};
+use crate::transport::{Event, LinkId, Piece, PostId, Way, WindowId, lie_in, lock};
 
 /// A connector within one process.
 pub type Local = Connector<Port>;
@@ -131,14 +131,8 @@ impl End {
     fn land(&self, link: LinkId, window: WindowId, from: &Region, pieces: &[Piece]) -> bool {
         let open = self.open();
         let Some(ranges) = open.windows.get(&window).filter(|_| open.links.contains_key(&link)) else { return false };
-        let inside = |piece: &Piece| {
-            ranges.iter().any(|&(first, count)| {
-                piece.there >= first && piece.there - first <= count && piece.bytes <= count - (piece.there - first)
-            })
-        };
-        pieces
-            .iter()
-            .all(|piece| inside(piece) && self.memory.copy_from(piece.there, from, piece.here, piece.bytes).is_some())
+        let copied = |piece: &Piece| self.memory.copy_from(piece.there, from, piece.here, piece.bytes).is_some();
+        pieces.iter().all(|piece| lie_in(ranges, piece.there, piece.bytes) && copied(piece))
     }
 }
 

@@ -15,7 +15,7 @@ use super::greeting::{self, Greeted, Purpose, Token, Who};
 use super::link::{Link, lock, reason};
 use super::reach::Reach;
 use super::side::{Agents, Side};
-use super::{Event, LinkId, Piece, PostId, Way, WindowId, wire};
+use super::{Event, LinkId, Piece, PostId, Way, WindowId, lie_in, wire};
 use crate::memory::{Place, Region};
 use crate::nixl::Agent;
 
@@ -271,11 +271,7 @@ impl Shared {
     /// Does it if these bytes are within a window that is open, and stays so meanwhile.
     pub(super) fn in_window(&self, window: WindowId, to: u64, bytes: u64, land: impl FnOnce() -> bool) -> bool {
         let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
-        let ranges = windows.get(&window.0);
-        let inside = |&(first, count): &(u64, u64)| {
-            to >= first && to.checked_add(bytes).is_some_and(|end| end <= first.saturating_add(count))
-        };
-        ranges.is_some_and(|ranges| ranges.iter().any(inside)) && land()
+        windows.get(&window.0).is_some_and(|ranges| lie_in(ranges, to, bytes)) && land()
     }
 
     /// A way that is no way for a link, or for any.

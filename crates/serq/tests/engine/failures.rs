@@ -17,10 +17,7 @@ fn start(
 ) -> (Setup, std::sync::Arc<std::sync::Mutex<ledger::Steps>>) {
     let served = compiled(&root().join(path), &with_policy(path, policy), sets);
     let (ledger, steps) = Ledger::far(&served);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let service = Service::start(served, Box::new(ledger), Some(decisions));
-    (Setup { service, log }, steps)
+    (Setup::of(served, ledger), steps)
 }
 
 fn sets(seed: u64) -> Vec<(&'static str, String)> {

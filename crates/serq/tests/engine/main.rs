@@ -17,7 +17,7 @@ use serq_engine::decisions::{Decisions, Replayed, replay};
 use serq_engine::request::{Choice, Event, Finish, Mute, Request};
 use serq_engine::sampler::Sampling;
 use serq_engine::served::Served;
-use serq_engine::service::{Service, Submitted};
+use serq_engine::service::{Instances, Service, Submitted};
 use serq_lang::{Settings, compile, load};
 
 fn root() -> PathBuf {
@@ -155,12 +155,24 @@ struct Setup {
 fn start(sets: &[(&str, String)]) -> Setup {
     let served = served(PAIR, sets);
     let (ledger, _) = Ledger::new(&served, false);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log }
+    Setup::of(served, ledger)
 }
 
 impl Setup {
+    /// A program, served by these.
+    fn of(served: Served, instances: impl Instances + 'static) -> Self {
+        let log = Log::default();
+        let decisions = Decisions::new(&served, false, Box::new(log.clone()));
+        Self { service: Service::start(served, Box::new(instances), Some(decisions)), log }
+    }
+
+    /// The same where time is modelled.
+    fn modelled(served: Served) -> Self {
+        let log = Log::default();
+        let decisions = Decisions::new(&served, true, Box::new(log.clone()));
+        Self { service: Service::modelled(served, Some(decisions)), log }
+    }
+
     /// Ends it; its log is decided again.
     fn replay(self) -> Replayed {
         drop(self.service);
@@ -230,10 +242,7 @@ fn crowd_served(served: Served, far: bool, seed: u64, requests: u64) -> (Replaye
     let mut random = Random(seed);
     let spoils = !served.stores().is_empty() && !seed.is_multiple_of(3);
     let (ledger, steps) = if far { Ledger::far(&served) } else { Ledger::new(&served, true) };
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let service = Service::start(served, Box::new(ledger), Some(decisions));
-    let setup = Setup { service, log };
+    let setup = Setup::of(served, ledger);
     let service = &setup.service;
     let mut texts: Vec<Vec<u32>> = Vec::new();
     let mut asked: Vec<Asked> = Vec::new();
@@ -365,9 +374,7 @@ fn a_crowd_gets_its_answers_though_instances_end() {
 #[test]
 fn a_modelled_instance_says_its_prompt_again() {
     let served = served(PAIR, &[("weights", "0.0001".into()), ("token", "0.00001".into()), ("thr", "20".into())]);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, true, Box::new(log.clone()));
-    let setup = Setup { service: Service::modelled(served, Some(decisions)), log };
+    let setup = Setup::modelled(served);
     let mut random = Random(5);
     let asked: Vec<Asked> =
         (0..20).map(|nth| ask(&setup.service, prompt(&mut random, 5 + 3 * nth), 12, 1 + nth % 2)).collect();
@@ -392,9 +399,7 @@ fn a_program_that_stops_goes_on_anew() {
         text.replacen("set asked = now;", "set asked = now; branch (answer == 13 ? 2 : 0) { set asked = 0; }", 1);
     let served = compiled(&path, &text, &[("thr", "20".into())]);
     let (ledger, steps) = Ledger::new(&served, true);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let setup = Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log };
+    let setup = Setup::of(served, ledger);
     let mut random = Random(3);
     let before = ask(&setup.service, prompt(&mut random, 50), 5, 2);
     assert_eq!(setup.service.look().unwrap().live, 2);
@@ -458,9 +463,7 @@ fn a_program_stops_though_an_instance_is_gone() {
 
 fn start_served(served: Served) -> Setup {
     let (ledger, _) = Ledger::new(&served, false);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log }
+    Setup::of(served, ledger)
 }
 
 /// The pair's text with something else in it.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serq_engine::decisions::{Decisions, Replayed};
+use serq_engine::decisions::Replayed;
 use serq_engine::instances::LocalInstances;
 use serq_engine::kernels::{Compute, Path};
 use serq_engine::model::Model;
@@ -16,8 +16,8 @@ use serq_engine::weights::Checkpoint;
 use crate::ledger::Ledger;
 use crate::pair::alone;
 use crate::{
-    Log, Random, Setup, add, ask, ask_for, check, collect, compiled, compiled_if, crowd_served, nothing_is_left,
-    prompt, root, served,
+    Random, Setup, add, ask, ask_for, check, collect, compiled, compiled_if, crowd_served, nothing_is_left, prompt,
+    root, served,
 };
 
 /// A pair of instances, a store in memory and a cold one behind it.
@@ -74,9 +74,7 @@ fn what_comes_out_of_a_store_is_what_was_evicted_or_is_computed_again() {
 fn a_prompt_that_was_evicted_is_read_and_not_computed() {
     let served = served(STORES, &sets(14, 150, [400, 400]));
     let (ledger, steps) = Ledger::new(&served, false);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let setup = Setup { service: Service::start(served, Box::new(ledger), Some(decisions)), log };
+    let setup = Setup::of(served, ledger);
     let mut random = Random(4);
     let texts: Vec<Vec<u32>> = (0..2).map(|_| prompt(&mut random, 140)).collect();
     let tokens_read = |of: &Setup| of.service.look().unwrap().pools.iter().map(|pool| pool.counts.spills).sum::<u64>();
@@ -158,9 +156,7 @@ fn a_modelled_service_has_stores_too() {
     let mut sets = sets(14, 150, [400, 400]);
     sets.extend([("weights", "0.0001".into()), ("token", "0.00001".into())]);
     let served = served(STORES, &sets);
-    let log = Log::default();
-    let decisions = Decisions::new(&served, true, Box::new(log.clone()));
-    let setup = Setup { service: Service::modelled(served, Some(decisions)), log };
+    let setup = Setup::modelled(served);
     let mut random = Random(6);
     let texts: Vec<Vec<u32>> = (0..3).map(|_| prompt(&mut random, 140)).collect();
     let mut moved = 0;
@@ -199,9 +195,7 @@ fn model(nth: u64, requests: u64, file: Option<PathBuf>, spoil: bool) -> [StoreC
     let stores = served.stores();
     let files: BTreeMap<u32, PathBuf> = file.iter().map(|file| (stores[1].pool, file.clone())).collect();
     let instances = LocalInstances::with_files(&served, &model, 1, u64::MAX, &files, |_| {}).unwrap();
-    let log = Log::default();
-    let decisions = Decisions::new(&served, false, Box::new(log.clone()));
-    let setup = Setup { service: Service::start(served, Box::new(instances), Some(decisions)), log };
+    let setup = Setup::of(served, instances);
     let mut random = Random(nth);
     let texts: Vec<Vec<u32>> =
         (0..4).map(|_| (0..120 + random.below(60)).map(|_| random.below(250) as u32).collect()).collect();

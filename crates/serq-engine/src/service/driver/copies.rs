@@ -1,9 +1,14 @@
 //! KV on its way from one request's blocks to its others: the kernel's reads, and what goes before they begin.
 
+use std::ops::Range;
+
+use serq_kernel::Held;
+
 use super::super::live::Copying;
 use super::super::{Copied, CopyError, Span, Told, Transfer};
 use super::losses::{Going, Loss};
 use super::{Driver, Fact};
+use crate::served::Served;
 
 /// A read of the kernel's.
 #[derive(Clone, Copy)]
@@ -12,6 +17,11 @@ pub(super) struct Read {
     /// When it began, and how many tokens it was to bring then.
     pub(super) began: f64,
     pub(super) tokens: f64,
+}
+
+/// From a share to another one of the same text.
+fn transfer<'a>(served: &Served, from: &Held<'a>, to: &Held<'a>, tokens: Range<usize>) -> Transfer<'a> {
+    Transfer { from: Span::of(from), to: Span::of(to), tokens, pushed: served.pushes(from.pool) }
 }
 
 impl<const MODELLED: bool> Driver<'_, MODELLED> {
@@ -42,16 +52,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             live.figures.transfer_wait += self.time - read.began;
             return true;
         }
-        let pushed = self.served.pushes(flow.from.pool);
-        let (from, to) = (Span::of(&flow.from), Span::of(&flow.to));
-        let copying = Copying {
-            session,
-            pools: [from.pool, to.pool],
-            admission: flow.to.admission,
-            tokens: start..upto,
-            job: Some(job),
-            spoiled: false,
-        };
+        let transfer = transfer(self.served, &flow.from, &flow.to, start..upto);
+        let copying = Copying::of(session, &transfer, flow.to.admission, Some(job));
         let Some(instances) = &mut self.instances else {
             self.count_copied(&copying, 0);
             return true;
@@ -63,10 +65,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 self.heard.push_back(Told::Copied { copy: self.copies, moved: Err(CopyError::Failed(why.clone())) });
                 None
             }
-            None => {
-                let transfer = Transfer { from, to, tokens: start..upto, pushed };
-                instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies })
-            }
+            None => instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies }),
         };
         match moved {
             Some(bytes) => self.count_copied(&copying, bytes),
@@ -99,10 +98,8 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
             return;
         }
         self.copies += 1;
-        let tokens = start..upto;
-        let (pools, admission) = ([pool, to.pool], to.admission);
-        let copying = Copying { session, pools, admission, tokens: tokens.clone(), job: None, spoiled: false };
-        let transfer = Transfer { from: Span::of(&from), to: Span::of(&to), tokens, pushed: self.served.pushes(pool) };
+        let transfer = transfer(self.served, &from, &to, start..upto);
+        let copying = Copying::of(session, &transfer, to.admission, None);
         match instances.copy(transfer, Copied { told: self.told.clone(), copy: self.copies }) {
             Some(bytes) => self.count_copied(&copying, bytes),
             None => drop(self.copying.insert(self.copies, copying)),
@@ -140,8 +137,7 @@ impl<const MODELLED: bool> Driver<'_, MODELLED> {
                 self.fail_read(session, job, copying.pools[0], why);
             }
             // Who had anything there is routed again with everybody else.
-            (Err(_), Some(_))
-                if self.going.keys().any(|&stage| copying.touches(self.served.instances[stage as usize])) => {}
+            (Err(_), Some(_)) if copying.pools.iter().any(|&pool| self.is_going(pool)) => {}
             // They are found no more, so what comes again asks for less.
             (Err(CopyError::Spoiled(blocks)), Some(_)) => {
                 self.forget(copying.pools[0], blocks);
